@@ -1,0 +1,59 @@
+# One verb each, the same here and in CI. `make verify` is all that CI checks.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help install run test lint fmt bench docs e2e verify lock clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+install: $(STAMP) ## make .venv from the lock file, with uv if it is there, else with pip
+
+$(STAMP): requirements.lock pyproject.toml
+	@if command -v uv >/dev/null 2>&1; then \
+	  uv venv --quiet --allow-existing --python $(PYTHON) $(VENV) && \
+	  uv pip sync --quiet --python $(BIN)/python --require-hashes requirements.lock && \
+	  uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e . ; \
+	else \
+	  $(PYTHON) -m venv $(VENV) && \
+	  $(BIN)/python -m pip install --quiet --require-hashes -r requirements.lock && \
+	  $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e . ; \
+	fi
+	@touch $@
+
+run: install ## the main job: replay the trace (a synthetic one where the real one is absent) with every policy
+	$(BIN)/cardwise replay
+
+test: install ## all tests
+	$(BIN)/python -m pytest
+
+lint: install ## ruff, mypy --strict, import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+fmt: install ## rewrite to the project's style
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+bench: install ## performance, as ratios in one run; prints tables, asserts nothing
+	$(BIN)/python -m benchmarks
+
+docs: install ## build the documentation into docs/_build
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going docs docs/_build
+
+e2e: install ## the commands of the README and the docs, as a user types them
+	$(BIN)/python -m pytest -n 0 tests/e2e
+
+verify: lint test e2e docs ## all that CI checks
+
+lock: ## renew requirements.lock from pyproject.toml (needs uv)
+	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --all-extras \
+	  --group dev --group docs --output-file requirements.lock pyproject.toml
+
+clean: ## remove what can be made again
+	rm -rf $(VENV) docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis out

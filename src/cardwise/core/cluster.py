@@ -1,0 +1,408 @@
+"""The cluster's state as arrays over N nodes and C card places, and the only way to change it.
+
+``reserve`` and ``release`` are exact inverses and cost O(cards touched); ``mark``/``undo`` take back a trial;
+``snapshot`` copies what changes and shares what does not. Nothing here decides: filters and scores do.
+Refuses to oversell: a reservation that does not fit raises, whoever asked for it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import numpy as np
+
+from cardwise.core.arrays import BoolArray, FloatArray, IntArray
+from cardwise.core.request import Isolation, PodRequest, Shape, WorkloadClass
+from cardwise.units import MILLI_PER_CARD
+
+NO_TENANT, MANY_TENANTS = 0, -1
+_Key = TypeVar("_Key")
+_CLASSES = (WorkloadClass.INFERENCE, WorkloadClass.TRAINING)
+
+
+@dataclass(frozen=True, slots=True)
+class CardSpec:
+    """A card as inventory tells of it: memory is what may be handed out (the driver's own share is already off).
+
+    links: NVML's name for the distance to each card of the node, in place order; empty if unknown
+        (see :mod:`cardwise.core.placement.links`).
+    """
+
+    uuid: str
+    model: str
+    memory_mib: int
+    isolation: Isolation = Isolation.ANY
+    healthy: bool = True
+    links: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSpec:
+    """A node as inventory tells of it: allocatable amounts, and its failure domain (zone, rack; empty if unknown)."""
+
+    name: str
+    cpu_milli: int
+    memory_mib: int
+    cards: tuple[CardSpec, ...] = ()
+    domain: str = ""
+    schedulable: bool = True
+    cached_models: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """A reservation that stands: who holds how much of which places. One per pod.
+
+    places: card places on the node, ascending. memory_mib: taken on each place, same order.
+    """
+
+    request: PodRequest
+    node_idx: int
+    places: tuple[int, ...]
+    memory_mib: tuple[int, ...]
+    compute_milli: int
+
+
+class Oversold(ValueError):
+    """A reservation that does not fit was asked for: the caller decided on another state than this one."""
+
+
+@dataclass(slots=True)
+class Cluster:
+    """State of N nodes with up to C cards each. Build it with :meth:`build`.
+
+    Fixed by inventory:
+      node_names: length N; node_domain: int64 [N], index into ``domains``.
+      cpu_total_milli, host_memory_total_mib: int64 [N].
+      card_exists: bool [N, C]; card_model: int64 [N, C], index into ``models``, -1 where no card is;
+      memory_total_mib: int64 [N, C], 0 where no card is.
+    Changed by reservations:
+      cpu_free_milli, host_memory_free_mib: int64 [N]; memory_free_mib, compute_free_milli: int64 [N, C];
+      card_slices: int64 [N, C], how many slices a card holds;
+      class_slices: int64 [N, C, 2, 2], of them by workload class (inference, training) and ``mixes`` (no, yes);
+      card_tenant: int64 [N, C], NO_TENANT, MANY_TENANTS or the tenant's number; exclusive_slices: int64 [N, C].
+    Changed by reports:
+      node_schedulable: bool [N]; card_healthy: bool [N, C]; card_isolation: int64 [N, C] (``Isolation`` values);
+      compute_used_share: float64 [N, C], recent measured utilization, NaN where nothing was reported.
+    exclusive_total, class_total: ``exclusive_slices`` and ``class_slices`` summed over the cluster.
+    node_stamp: int64 [N], the value of ``stamp`` at the node's last change: caches compare it to know what is stale.
+    """
+
+    node_names: tuple[str, ...]
+    models: tuple[str, ...]
+    domains: tuple[str, ...]
+    node_domain: IntArray
+    cpu_total_milli: IntArray
+    host_memory_total_mib: IntArray
+    card_exists: BoolArray
+    card_model: IntArray
+    memory_total_mib: IntArray
+    cards: tuple[tuple[CardSpec, ...], ...]
+    cached_models: list[frozenset[str]]
+
+    cpu_free_milli: IntArray
+    host_memory_free_mib: IntArray
+    memory_free_mib: IntArray
+    compute_free_milli: IntArray
+    card_slices: IntArray
+    class_slices: IntArray
+    card_tenant: IntArray
+    exclusive_slices: IntArray
+
+    node_schedulable: BoolArray
+    card_healthy: BoolArray
+    card_isolation: IntArray
+    compute_used_share: FloatArray
+
+    node_stamp: IntArray
+    stamp: int = 0
+    exclusive_total: int = 0
+    class_total: list[int] = field(default_factory=lambda: [0, 0])
+    node_idx: dict[str, int] = field(default_factory=dict)
+    slices: dict[str, Slice] = field(default_factory=dict)
+    on_card: dict[tuple[int, int], set[str]] = field(default_factory=dict)
+    service_slices: dict[str, set[str]] = field(default_factory=dict)
+    _tenant_ids: dict[str, int] = field(default_factory=dict)
+    _journal: list[tuple[bool, Slice]] = field(default_factory=list)
+    _marks: int = 0
+
+    # ---------------------------------------------------------------- building
+
+    @classmethod
+    def build(cls, nodes: Sequence[NodeSpec]) -> Cluster:
+        """Make an empty cluster from inventory.
+
+        Raises ValueError if two nodes share a name, two cards a UUID, or an amount is negative.
+        """
+        _check_inventory(nodes)
+        n, c = len(nodes), max((len(node.cards) for node in nodes), default=0)
+        models = tuple(sorted({card.model for node in nodes for card in node.cards}))
+        domains = tuple(sorted({node.domain for node in nodes}))
+        model_idx = {model: i for i, model in enumerate(models)}
+        shape = (n, c)
+        exists = np.zeros(shape, np.bool_)
+        model = np.full(shape, -1, np.int64)
+        memory = np.zeros(shape, np.int64)
+        healthy = np.zeros(shape, np.bool_)
+        isolation = np.zeros(shape, np.int64)
+        for i, node in enumerate(nodes):
+            for p, card in enumerate(node.cards):
+                exists[i, p] = True
+                model[i, p] = model_idx[card.model]
+                memory[i, p] = card.memory_mib
+                healthy[i, p] = card.healthy
+                isolation[i, p] = card.isolation
+        cpu = np.array([node.cpu_milli for node in nodes], np.int64)
+        host_memory = np.array([node.memory_mib for node in nodes], np.int64)
+        return cls(
+            node_names=tuple(node.name for node in nodes),
+            models=models,
+            domains=domains,
+            node_domain=np.array([domains.index(node.domain) for node in nodes], np.int64),
+            cpu_total_milli=cpu,
+            host_memory_total_mib=host_memory,
+            card_exists=exists,
+            card_model=model,
+            memory_total_mib=memory,
+            cards=tuple(node.cards for node in nodes),
+            cached_models=[node.cached_models for node in nodes],
+            cpu_free_milli=cpu.copy(),
+            host_memory_free_mib=host_memory.copy(),
+            memory_free_mib=memory.copy(),
+            compute_free_milli=exists * np.int64(MILLI_PER_CARD),
+            card_slices=np.zeros(shape, np.int64),
+            class_slices=np.zeros((*shape, 2, 2), np.int64),
+            card_tenant=np.full(shape, NO_TENANT, np.int64),
+            exclusive_slices=np.zeros(shape, np.int64),
+            node_schedulable=np.array([node.schedulable for node in nodes], np.bool_),
+            card_healthy=healthy,
+            card_isolation=isolation,
+            compute_used_share=np.full(shape, np.nan),
+            node_stamp=np.zeros(n, np.int64),
+            node_idx={node.name: i for i, node in enumerate(nodes)},
+        )
+
+    @property
+    def nodes_total(self) -> int:
+        """N."""
+        return len(self.node_names)
+
+    @property
+    def cards_total(self) -> int:
+        """G, the cards that exist."""
+        return int(self.card_exists.sum())
+
+    # ---------------------------------------------------------------- reservations
+
+    def memory_asked_mib(self, shape: Shape, node_idx: int, place: int) -> int:
+        """MiB that one card of ``shape`` takes on this place."""
+        total = int(self.memory_total_mib[node_idx, place])
+        if shape.whole:
+            return total
+        if shape.memory_milli:
+            return total * shape.memory_milli // MILLI_PER_CARD
+        return shape.memory_mib
+
+    def reserve(self, request: PodRequest, node_idx: int, places: Sequence[int]) -> Slice:
+        """Give ``request`` its cards on a node. O(cards touched).
+
+        places: distinct card places on the node, one per card asked.
+        Raises Oversold if anything does not fit, ValueError if the pod already holds a slice or places are wrong;
+        in both cases nothing has changed.
+        """
+        shape = request.shape
+        places = tuple(sorted(int(p) for p in places))
+        if request.name in self.slices:
+            raise ValueError(f"pod {request.name} already holds a slice")
+        if len(set(places)) != shape.cards or len(places) != shape.cards:
+            raise ValueError(f"pod {request.name} asks for {shape.cards} distinct cards, got places {places}")
+        compute = MILLI_PER_CARD if shape.whole else shape.compute_milli
+        memory = tuple(self.memory_asked_mib(shape, node_idx, p) for p in places)
+        held = Slice(request, node_idx, places, memory, compute)
+        self._check_room(held)
+        self._apply(held, taken=True)
+        if self._marks:
+            self._journal.append((True, held))
+        return held
+
+    def release(self, pod_name: str) -> Slice:
+        """Give a pod's cards back, exactly what it took. Raises KeyError if it holds nothing."""
+        held = self.slices[pod_name]
+        self._apply(held, taken=False)
+        if self._marks:
+            self._journal.append((False, held))
+        return held
+
+    def mark(self) -> int:
+        """Start to remember changes; the result goes to :meth:`undo` or :meth:`keep`. Marks nest."""
+        self._marks += 1
+        return len(self._journal)
+
+    def undo(self, mark: int) -> None:
+        """Take back every reservation and release since ``mark``, last first, and forget the mark."""
+        for taken, held in reversed(self._journal[mark:]):
+            self._apply(held, taken=not taken)
+        self._forget(mark, keep_changes=False)
+
+    def keep(self, mark: int) -> None:
+        """Keep what was done since ``mark`` and forget the mark (an outer mark can still take it back)."""
+        self._forget(mark, keep_changes=True)
+
+    def _forget(self, mark: int, *, keep_changes: bool) -> None:
+        self._marks -= 1
+        if not keep_changes:
+            del self._journal[mark:]
+        elif not self._marks:
+            self._journal.clear()
+
+    def _check_room(self, held: Slice) -> None:
+        shape, i = held.request.shape, held.node_idx
+        cpu, memory = int(self.cpu_free_milli[i]), int(self.host_memory_free_mib[i])
+        if shape.cpu_milli > cpu or shape.host_memory_mib > memory:
+            raise Oversold(
+                f"{self.node_names[i]} has {cpu} milli CPU and {memory} MiB left, {held.request.name} asks for "
+                f"{shape.cpu_milli} and {shape.host_memory_mib}"
+            )
+        for place, memory_mib in zip(held.places, held.memory_mib, strict=True):
+            if not self.card_exists[i, place]:
+                raise ValueError(f"{self.node_names[i]} has no card {place}")
+            free_mib = int(self.memory_free_mib[i, place])
+            free_milli = int(self.compute_free_milli[i, place])
+            slices = int(self.card_slices[i, place])
+            if memory_mib > free_mib or held.compute_milli > free_milli or (shape.whole and slices):
+                raise Oversold(
+                    f"card {self.cards[i][place].uuid} on {self.node_names[i]} has {free_mib} MiB and {free_milli} "
+                    f"milli left beside {slices} slices, {held.request.name} asks for {memory_mib} and "
+                    f"{held.compute_milli}{' as a whole card' if shape.whole else ''}"
+                )
+
+    def _apply(self, held: Slice, *, taken: bool) -> None:
+        """The one place where amounts change, in both directions."""
+        request, i, sign = held.request, held.node_idx, 1 if taken else -1
+        self.cpu_free_milli[i] -= sign * request.shape.cpu_milli
+        self.host_memory_free_mib[i] -= sign * request.shape.host_memory_mib
+        if taken:
+            self.slices[request.name] = held
+        else:
+            del self.slices[request.name]
+        if request.service:
+            _join(self.service_slices, request.service, request.name, taken=taken)
+        workload = _CLASSES.index(request.workload)
+        for place, memory_mib in zip(held.places, held.memory_mib, strict=True):
+            self.memory_free_mib[i, place] -= sign * memory_mib
+            self.compute_free_milli[i, place] -= sign * held.compute_milli
+            self.card_slices[i, place] += sign
+            self.class_slices[i, place, workload, int(request.mixes)] += sign
+            self.exclusive_slices[i, place] += sign * int(request.exclusive)
+            self.exclusive_total += sign * int(request.exclusive)
+            self.class_total[workload] += sign
+            _join(self.on_card, (i, place), request.name, taken=taken)
+            self.card_tenant[i, place] = self._tenant_of(i, place)
+        self._touch(i)
+
+    def _tenant_of(self, node_idx: int, place: int) -> int:
+        tenants = {self.tenant_id(self.slices[pod].request.tenant) for pod in self.on_card.get((node_idx, place), ())}
+        if len(tenants) > 1:
+            return MANY_TENANTS
+        return tenants.pop() if tenants else NO_TENANT
+
+    def tenant_id(self, tenant: str) -> int:
+        """The number under which ``card_tenant`` knows a tenant, 1 or more."""
+        return self._tenant_ids.setdefault(tenant, len(self._tenant_ids) + 1)
+
+    def _touch(self, node_idx: int) -> None:
+        self.stamp += 1
+        self.node_stamp[node_idx] = self.stamp
+
+    # ---------------------------------------------------------------- reports
+
+    def set_schedulable(self, node_idx: int, schedulable: bool) -> None:  # noqa: FBT001 - the value is the message
+        """Cordon or uncordon a node."""
+        self.node_schedulable[node_idx] = schedulable
+        self._touch(node_idx)
+
+    def report_card(
+        self,
+        node_idx: int,
+        place: int,
+        *,
+        healthy: bool | None = None,
+        isolation: Isolation | None = None,
+        compute_used_share: float | None = None,
+    ) -> None:
+        """Take over what the node's agent reports of a card; None leaves a field as it is."""
+        if healthy is not None:
+            self.card_healthy[node_idx, place] = healthy
+        if isolation is not None:
+            self.card_isolation[node_idx, place] = isolation
+        if compute_used_share is not None:
+            self.compute_used_share[node_idx, place] = compute_used_share
+        self._touch(node_idx)
+
+    def report_cached_models(self, node_idx: int, models: Iterable[str]) -> None:
+        """Take over which model weights the node holds on its disk."""
+        self.cached_models[node_idx] = frozenset(models)
+        self._touch(node_idx)
+
+    # ---------------------------------------------------------------- copies
+
+    def snapshot(self) -> Cluster:
+        """A copy to try things on: changing arrays are copied, inventory is shared."""
+        twin = copy.copy(self)
+        for name in _CHANGING_ARRAYS:
+            setattr(twin, name, getattr(self, name).copy())
+        twin.cached_models = list(self.cached_models)
+        twin.slices = dict(self.slices)
+        twin.on_card = {card: set(pods) for card, pods in self.on_card.items()}
+        twin.service_slices = {service: set(pods) for service, pods in self.service_slices.items()}
+        twin.class_total = list(self.class_total)
+        twin._tenant_ids = dict(self._tenant_ids)
+        twin._journal, twin._marks = [], 0
+        return twin
+
+
+_CHANGING_ARRAYS = (
+    "cpu_free_milli",
+    "host_memory_free_mib",
+    "memory_free_mib",
+    "compute_free_milli",
+    "card_slices",
+    "class_slices",
+    "card_tenant",
+    "exclusive_slices",
+    "node_schedulable",
+    "card_healthy",
+    "card_isolation",
+    "compute_used_share",
+    "node_stamp",
+)
+
+
+def _join(index: dict[_Key, set[str]], key: _Key, pod: str, *, taken: bool) -> None:
+    """Keep a set per key without leaving empty sets behind."""
+    if taken:
+        index.setdefault(key, set()).add(pod)
+        return
+    index[key].discard(pod)
+    if not index[key]:
+        del index[key]
+
+
+def _check_inventory(nodes: Sequence[NodeSpec]) -> None:
+    names: set[str] = set()
+    uuids: set[str] = set()
+    for node in nodes:
+        if node.name in names:
+            raise ValueError(f"two nodes are named {node.name}")
+        names.add(node.name)
+        if node.cpu_milli < 0 or node.memory_mib < 0:
+            raise ValueError(f"node {node.name}: negative CPU {node.cpu_milli} or memory {node.memory_mib}")
+        for card in node.cards:
+            if card.uuid in uuids:
+                raise ValueError(f"node {node.name}: card {card.uuid} is listed twice")
+            uuids.add(card.uuid)
+            if card.memory_mib <= 0:
+                raise ValueError(f"node {node.name}: card {card.uuid} has {card.memory_mib} MiB of memory")

@@ -1,0 +1,96 @@
+"""What a policy is: it puts a cost on every node for a pod, and names the cards it would take there.
+
+A policy never changes the cluster and never breaks ties between nodes: ``choose`` does, the same way for all.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cardwise.core.arrays import BoolArray, FloatArray
+from cardwise.core.cluster import Cluster
+from cardwise.core.placement.filter import fitting_nodes, identity_allows, usable_cards
+from cardwise.core.placement.tables import ShapeTables
+from cardwise.core.request import PodRequest, Shape
+
+INFEASIBLE = np.inf
+
+
+class Policy(ABC):
+    """A named way to choose. Bound to one cluster, for it keeps costs that depend on the cluster's state.
+
+    name: what ``--policy`` takes.
+    """
+
+    name: str
+
+    def __init__(self, cluster: Cluster) -> None:
+        """Bind to ``cluster``; it may change afterwards, the policy follows."""
+        self.cluster = cluster
+        self.tables = ShapeTables(cluster, self._evaluate_shape)
+
+    # ---------------------------------------------------------------- what a policy says
+
+    @abstractmethod
+    def evaluate(
+        self, request: PodRequest, rows: NDArray[np.intp], usable: BoolArray, fits: BoolArray
+    ) -> tuple[FloatArray, ...]:
+        """Columns of the request's shape for ``rows``: at least the cost, float64 [R], for rows where ``fits``.
+
+        usable: bool [R, C]; fits: bool [R]. Rows that do not fit are overwritten by the caller: their values are free.
+        """
+
+    def combine(self, request: PodRequest, columns: tuple[FloatArray, ...]) -> FloatArray:  # noqa: ARG002 - a hook
+        """Cost per node from the kept columns and whatever holds cluster-wide now, float64 [N]."""
+        return columns[0]
+
+    @abstractmethod
+    def card_cost(self, request: PodRequest, node_idx: int, usable: BoolArray) -> FloatArray:
+        """Which of the node's cards to take first, float64 [C], lower first; ``usable`` is bool [C]."""
+
+    def granted(self, request: PodRequest) -> PodRequest:
+        """What the pod really gets; more than it asks for under policies that round up."""
+        return request
+
+    # ---------------------------------------------------------------- what it answers
+
+    def costs(self, request: PodRequest) -> FloatArray:
+        """Cost of the pod on every node, float64 [N]; infinite where it does not fit."""
+        request = self.granted(request)
+        allowed = identity_allows(self.cluster, request)
+        if allowed is None:
+            return self.combine(request, self.tables.columns(request.shape))
+        rows = np.arange(self.cluster.nodes_total)
+        return self.combine(request, self._evaluate(request, rows, usable_cards(self.cluster, request) & allowed))
+
+    def places(self, request: PodRequest, node_idx: int) -> tuple[int, ...]:
+        """The card places the pod takes on a node that fits it."""
+        request = self.granted(request)
+        if not request.shape.cards:
+            return ()
+        row = np.array([node_idx])
+        usable = usable_cards(self.cluster, request, row)
+        allowed = identity_allows(self.cluster, request, row)
+        if allowed is not None:
+            usable = usable & allowed
+        cost = np.where(usable[0], self.card_cost(request, node_idx, usable[0]), INFEASIBLE)
+        return tuple(int(place) for place in np.argsort(cost, kind="stable")[: request.shape.cards])
+
+    def factors(self, request: PodRequest, node_idx: int) -> dict[str, float]:  # noqa: ARG002 - a hook
+        """The parts of the node's cost by name, for ``explain``; empty if the cost has no parts."""
+        return {}
+
+    # ---------------------------------------------------------------- inside
+
+    def _evaluate_shape(self, shape: Shape, rows: NDArray[np.intp]) -> tuple[FloatArray, ...]:
+        request = PodRequest("", shape)
+        return self._evaluate(request, rows, usable_cards(self.cluster, request, rows))
+
+    def _evaluate(self, request: PodRequest, rows: NDArray[np.intp], usable: BoolArray) -> tuple[FloatArray, ...]:
+        fits = fitting_nodes(self.cluster, request, usable, rows)
+        columns = self.evaluate(request, rows, usable, fits)
+        columns[0][~fits] = INFEASIBLE
+        return columns

@@ -1,0 +1,123 @@
+"""Every "no" of the placement core, once: a stable code, a short text, the numbers it carries, and what to do.
+
+A refusal is a value. The short form goes into pod events and must stay readable when a hundred nodes are summed up;
+the long form is what ``explain`` prints for one node or card. Codes never change their meaning: tools match on them.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+
+class Code(enum.Enum):
+    """Why a node or a card was refused. The value is the stable code that events and JSON carry."""
+
+    NODE_CORDONED = "node-cordoned"
+    NODE_CPU = "node-cpu"
+    NODE_MEMORY = "node-memory"
+    NODE_CARDS = "node-cards"
+    CARD_UNHEALTHY = "card-unhealthy"
+    CARD_MODEL = "card-model"
+    CARD_ISOLATION = "card-isolation"
+    CARD_TENANT = "card-tenant"
+    CARD_WORKLOAD = "card-workload"
+    CARD_IN_USE = "card-in-use"
+    CARD_MEMORY = "card-memory"
+    CARD_COMPUTE = "card-compute"
+
+
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """Texts of one code; ``{...}`` fields are filled from the reason's numbers."""
+
+    short: str
+    long: str
+    advice: str
+
+
+WORDINGS: dict[Code, Wording] = {
+    Code.NODE_CORDONED: Wording(
+        "node is cordoned",
+        "the node is marked unschedulable",
+        "uncordon it (kubectl uncordon NODE) once it is fit for work",
+    ),
+    Code.NODE_CPU: Wording(
+        "too little CPU",
+        "{free} of {total} milli CPU are free, the pod asks for {asked}",
+        "lower the pod's CPU request or move CPU-only pods off GPU nodes: free cards without CPU are stranded",
+    ),
+    Code.NODE_MEMORY: Wording(
+        "too little host memory",
+        "{free} of {total} MiB of host memory are free, the pod asks for {asked}",
+        "lower the pod's memory request or move CPU-only pods off GPU nodes",
+    ),
+    Code.NODE_CARDS: Wording(
+        "too few cards",
+        "{fitting} of the node's {total} cards would do, the pod asks for {asked}",
+        "ask for fewer cards, or look at the reasons per card",
+    ),
+    Code.CARD_UNHEALTHY: Wording(
+        "card unhealthy",
+        "the card is fenced as unhealthy",
+        "see the node's events for the fault; the card returns by itself after quiet time or a reset",
+    ),
+    Code.CARD_MODEL: Wording(
+        "other card model",
+        "the card is a {model}, the pod allows only {asked}",
+        "allow more models, or none to allow all",
+    ),
+    Code.CARD_ISOLATION: Wording(
+        "other isolation mode",
+        "the card is shared by {mode}, the pod accepts only {asked}",
+        "accept the card's mode or have a card of the node re-configured",
+    ),
+    Code.CARD_TENANT: Wording(
+        "card of another tenant",
+        "the card holds slices of another tenant and one side asks to be alone",
+        "drop the exclusive rule of the pod, or of its neighbours",
+    ),
+    Code.CARD_WORKLOAD: Wording(
+        "training and inference apart",
+        "the card holds {held} slices and the pod is {asked}; both sides must allow to mix",
+        "allow mixing on both sides if a lower P99 guarantee is acceptable",
+    ),
+    Code.CARD_IN_USE: Wording(
+        "card in use",
+        "the card holds {slices} slices, the pod asks for a whole card",
+        "ask for a slice (MiB and percent) if the workload does not need all of a card",
+    ),
+    Code.CARD_MEMORY: Wording(
+        "too little card memory",
+        "{free} of {total} MiB are free on the card, the pod asks for {asked} on one card",
+        "ask for fewer MiB; memory on other cards of the node does not add up",
+    ),
+    Code.CARD_COMPUTE: Wording(
+        "too little card compute",
+        "{free_pct} % of the card's compute is free, the pod asks for {asked_pct} %",
+        "ask for a smaller percentage",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One "no": its code and the numbers seen when it was said."""
+
+    code: Code
+    numbers: dict[str, int | float | str] = field(default_factory=dict)
+
+    @property
+    def short(self) -> str:
+        """A few words for pod events: without numbers, so that equal reasons add up."""
+        return WORDINGS[self.code].short
+
+    @property
+    def long(self) -> str:
+        """A sentence with the numbers."""
+        return WORDINGS[self.code].long.format(**self.numbers)
+
+    @property
+    def advice(self) -> str:
+        """What the reader can do about it."""
+        return WORDINGS[self.code].advice
