@@ -27,8 +27,8 @@ _CLASSES = (WorkloadClass.INFERENCE, WorkloadClass.TRAINING)
 class CardSpec:
     """A card as inventory tells of it: memory is what may be handed out (the driver's own share is already off).
 
-    links: NVML's name for the distance to each card of the node, in place order; empty if unknown
-        (see :mod:`cardwise.core.placement.links`).
+    links: distance to each card of the node, in place order, itself included (``placement.links.Link`` values);
+        empty if unknown.
     """
 
     uuid: str
@@ -66,7 +66,7 @@ class Slice:
     compute_milli: int
 
 
-class Oversold(ValueError):
+class OversoldError(ValueError):
     """A reservation that does not fit was asked for: the caller decided on another state than this one."""
 
 
@@ -75,7 +75,8 @@ class Cluster:
     """State of N nodes with up to C cards each. Build it with :meth:`build`.
 
     Fixed by inventory:
-      node_names: length N; node_domain: int64 [N], index into ``domains``.
+      node_names: length N; node_domain: int64 [N], index into ``domains``; topology: int64 [N], index into
+      ``topologies``, the distinct link matrices of nodes (an empty one where links are unknown);
       cpu_total_milli, host_memory_total_mib: int64 [N].
       card_exists: bool [N, C]; card_model: int64 [N, C], index into ``models``, -1 where no card is;
       memory_total_mib: int64 [N, C], 0 where no card is.
@@ -86,7 +87,9 @@ class Cluster:
       card_tenant: int64 [N, C], NO_TENANT, MANY_TENANTS or the tenant's number; exclusive_slices: int64 [N, C].
     Changed by reports:
       node_schedulable: bool [N]; card_healthy: bool [N, C]; card_isolation: int64 [N, C] (``Isolation`` values);
-      compute_used_share: float64 [N, C], recent measured utilization, NaN where nothing was reported.
+      compute_used_share: float64 [N, C], recent measured utilization, NaN where nothing was reported;
+      compute_free_reported_milli: int64 [N, C], ``compute_free_milli`` at that report: what was reserved since is
+      not in the measurement yet.
     exclusive_total, class_total: ``exclusive_slices`` and ``class_slices`` summed over the cluster.
     node_stamp: int64 [N], the value of ``stamp`` at the node's last change: caches compare it to know what is stale.
     """
@@ -94,7 +97,9 @@ class Cluster:
     node_names: tuple[str, ...]
     models: tuple[str, ...]
     domains: tuple[str, ...]
+    topologies: tuple[tuple[tuple[int, ...], ...], ...]
     node_domain: IntArray
+    topology: IntArray
     cpu_total_milli: IntArray
     host_memory_total_mib: IntArray
     card_exists: BoolArray
@@ -116,6 +121,7 @@ class Cluster:
     card_healthy: BoolArray
     card_isolation: IntArray
     compute_used_share: FloatArray
+    compute_free_reported_milli: IntArray
 
     node_stamp: IntArray
     stamp: int = 0
@@ -155,12 +161,16 @@ class Cluster:
                 memory[i, p] = card.memory_mib
                 healthy[i, p] = card.healthy
                 isolation[i, p] = card.isolation
+        links = [_link_matrix(node) for node in nodes]
+        topologies = tuple(sorted(set(links)))
         cpu = np.array([node.cpu_milli for node in nodes], np.int64)
         host_memory = np.array([node.memory_mib for node in nodes], np.int64)
         return cls(
             node_names=tuple(node.name for node in nodes),
             models=models,
             domains=domains,
+            topologies=topologies,
+            topology=np.array([topologies.index(each) for each in links], np.int64),
             node_domain=np.array([domains.index(node.domain) for node in nodes], np.int64),
             cpu_total_milli=cpu,
             host_memory_total_mib=host_memory,
@@ -181,6 +191,7 @@ class Cluster:
             card_healthy=healthy,
             card_isolation=isolation,
             compute_used_share=np.full(shape, np.nan),
+            compute_free_reported_milli=exists * np.int64(MILLI_PER_CARD),
             node_stamp=np.zeros(n, np.int64),
             node_idx={node.name: i for i, node in enumerate(nodes)},
         )
@@ -210,7 +221,7 @@ class Cluster:
         """Give ``request`` its cards on a node. O(cards touched).
 
         places: distinct card places on the node, one per card asked.
-        Raises Oversold if anything does not fit, ValueError if the pod already holds a slice or places are wrong;
+        Raises OversoldError if anything does not fit, ValueError if the pod already holds a slice or places are wrong;
         in both cases nothing has changed.
         """
         shape = request.shape
@@ -220,6 +231,8 @@ class Cluster:
         if len(set(places)) != shape.cards or len(places) != shape.cards:
             raise ValueError(f"pod {request.name} asks for {shape.cards} distinct cards, got places {places}")
         compute = MILLI_PER_CARD if shape.whole else shape.compute_milli
+        if any(not 0 <= p < len(self.cards[node_idx]) for p in places):
+            raise ValueError(f"{self.node_names[node_idx]} has {len(self.cards[node_idx])} cards, got places {places}")
         memory = tuple(self.memory_asked_mib(shape, node_idx, p) for p in places)
         held = Slice(request, node_idx, places, memory, compute)
         self._check_room(held)
@@ -262,18 +275,16 @@ class Cluster:
         shape, i = held.request.shape, held.node_idx
         cpu, memory = int(self.cpu_free_milli[i]), int(self.host_memory_free_mib[i])
         if shape.cpu_milli > cpu or shape.host_memory_mib > memory:
-            raise Oversold(
+            raise OversoldError(
                 f"{self.node_names[i]} has {cpu} milli CPU and {memory} MiB left, {held.request.name} asks for "
                 f"{shape.cpu_milli} and {shape.host_memory_mib}"
             )
         for place, memory_mib in zip(held.places, held.memory_mib, strict=True):
-            if not self.card_exists[i, place]:
-                raise ValueError(f"{self.node_names[i]} has no card {place}")
             free_mib = int(self.memory_free_mib[i, place])
             free_milli = int(self.compute_free_milli[i, place])
             slices = int(self.card_slices[i, place])
             if memory_mib > free_mib or held.compute_milli > free_milli or (shape.whole and slices):
-                raise Oversold(
+                raise OversoldError(
                     f"card {self.cards[i][place].uuid} on {self.node_names[i]} has {free_mib} MiB and {free_milli} "
                     f"milli left beside {slices} slices, {held.request.name} asks for {memory_mib} and "
                     f"{held.compute_milli}{' as a whole card' if shape.whole else ''}"
@@ -319,7 +330,7 @@ class Cluster:
 
     # ---------------------------------------------------------------- reports
 
-    def set_schedulable(self, node_idx: int, schedulable: bool) -> None:  # noqa: FBT001 - the value is the message
+    def set_schedulable(self, node_idx: int, schedulable: bool) -> None:
         """Cordon or uncordon a node."""
         self.node_schedulable[node_idx] = schedulable
         self._touch(node_idx)
@@ -340,6 +351,7 @@ class Cluster:
             self.card_isolation[node_idx, place] = isolation
         if compute_used_share is not None:
             self.compute_used_share[node_idx, place] = compute_used_share
+            self.compute_free_reported_milli[node_idx, place] = self.compute_free_milli[node_idx, place]
         self._touch(node_idx)
 
     def report_cached_models(self, node_idx: int, models: Iterable[str]) -> None:
@@ -377,6 +389,7 @@ _CHANGING_ARRAYS = (
     "card_healthy",
     "card_isolation",
     "compute_used_share",
+    "compute_free_reported_milli",
     "node_stamp",
 )
 
@@ -389,6 +402,12 @@ def _join(index: dict[_Key, set[str]], key: _Key, pod: str, *, taken: bool) -> N
     index[key].discard(pod)
     if not index[key]:
         del index[key]
+
+
+def _link_matrix(node: NodeSpec) -> tuple[tuple[int, ...], ...]:
+    """The node's distances card by card, or nothing if any card's are unknown."""
+    matrix = tuple(card.links for card in node.cards)
+    return matrix if all(matrix) else ()
 
 
 def _check_inventory(nodes: Sequence[NodeSpec]) -> None:
@@ -404,5 +423,10 @@ def _check_inventory(nodes: Sequence[NodeSpec]) -> None:
             if card.uuid in uuids:
                 raise ValueError(f"node {node.name}: card {card.uuid} is listed twice")
             uuids.add(card.uuid)
+            if card.links and len(card.links) != len(node.cards):
+                raise ValueError(
+                    f"node {node.name}: card {card.uuid} names {len(card.links)} links, the node has "
+                    f"{len(node.cards)} cards"
+                )
             if card.memory_mib <= 0:
                 raise ValueError(f"node {node.name}: card {card.uuid} has {card.memory_mib} MiB of memory")

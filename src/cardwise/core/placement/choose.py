@@ -1,4 +1,4 @@
-"""Choose: the cheapest node that fits, ties broken by a fixed order that has nothing to do with where a node is listed."""
+"""Choose: the cheapest node that fits; ties are broken by an order that does not depend on how nodes are listed."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from cardwise.core.arrays import BoolArray, FloatArray
 from cardwise.core.cluster import Cluster
 from cardwise.core.placement.filter import fitting_nodes, identity_allows, usable_cards
+from cardwise.core.placement.links import tightest
 from cardwise.core.placement.tables import ShapeTables
 from cardwise.core.request import PodRequest, Shape
 
@@ -77,7 +78,9 @@ class Policy(ABC):
         if allowed is not None:
             usable = usable & allowed
         cost = np.where(usable[0], self.card_cost(request, node_idx, usable[0]), INFEASIBLE)
-        return tuple(int(place) for place in np.argsort(cost, kind="stable")[: request.shape.cards])
+        preferred = tuple(int(place) for place in np.argsort(cost, kind="stable")[: int(usable[0].sum())])
+        links = self.cluster.topologies[self.cluster.topology[node_idx]]
+        return tuple(sorted(tightest(links, preferred, request.shape.cards)))
 
     def factors(self, request: PodRequest, node_idx: int) -> dict[str, float]:  # noqa: ARG002 - a hook
         """The parts of the node's cost by name, for ``explain``; empty if the cost has no parts."""

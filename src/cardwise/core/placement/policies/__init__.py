@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from cardwise.core.cluster import Cluster
 from cardwise.core.placement.mix import Mix
-from cardwise.core.placement.policies.balanced import Balanced
+from cardwise.core.placement.policies.balanced import Balanced, BalancedWeights
 from cardwise.core.placement.policies.best_fit import BestFit
 from cardwise.core.placement.policies.dense import Dense, DenseWeights
 from cardwise.core.placement.policies.dot_product import DotProduct
@@ -16,7 +16,7 @@ from cardwise.core.placement.policies.random_fit import RandomFit
 from cardwise.core.placement.policies.whole_card import WholeCard
 from cardwise.core.placement.policy import Policy
 
-__all__ = ["POLICIES", "Balanced", "Dense", "DenseWeights", "make_policy"]
+__all__ = ["POLICIES", "Balanced", "BalancedWeights", "Dense", "DenseWeights", "make_policy"]
 
 POLICIES: dict[str, Callable[[Cluster, Mix, int], Policy]] = {
     WholeCard.name: lambda cluster, _mix, _seed: WholeCard(cluster),

@@ -31,7 +31,11 @@ class BestFit(Policy):
         self._gpu_max = max(int(cluster.card_exists.sum(axis=1).max(initial=1)), 1) * MILLI_PER_CARD
 
     def evaluate(
-        self, request: PodRequest, rows: NDArray[np.intp], usable: BoolArray, fits: BoolArray  # noqa: ARG002
+        self,
+        request: PodRequest,
+        rows: NDArray[np.intp],
+        usable: BoolArray,
+        fits: BoolArray,
     ) -> tuple[FloatArray, ...]:
         """Minus the published score, 0-100."""
         cpu_left = self.cluster.cpu_free_milli[rows] - request.shape.cpu_milli
@@ -40,6 +44,6 @@ class BestFit(Policy):
         left_share = 0.5 * cpu_left / self._cpu_max + 0.5 * gpu_left / self._gpu_max
         return (-np.floor(SCORE_MAX * (1.0 - left_share)),)
 
-    def card_cost(self, request: PodRequest, node_idx: int, usable: BoolArray) -> FloatArray:  # noqa: ARG002
+    def card_cost(self, request: PodRequest, node_idx: int, usable: BoolArray) -> FloatArray:
         """The fullest card first."""
-        return free_milli(self.cluster, np.array([node_idx]))[0].astype(np.float64)
+        return np.asarray(free_milli(self.cluster, np.array([node_idx]))[0], np.float64)

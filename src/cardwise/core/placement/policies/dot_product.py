@@ -32,7 +32,11 @@ class DotProduct(Policy):
         self._gpu_max = max(int(cluster.card_exists.sum(axis=1).max(initial=1)), 1) * MILLI_PER_CARD
 
     def evaluate(
-        self, request: PodRequest, rows: NDArray[np.intp], usable: BoolArray, fits: BoolArray  # noqa: ARG002
+        self,
+        request: PodRequest,
+        rows: NDArray[np.intp],
+        usable: BoolArray,
+        fits: BoolArray,
     ) -> tuple[FloatArray, ...]:
         """Minus the published score, 0-100."""
         shape = request.shape
@@ -50,6 +54,6 @@ class DotProduct(Policy):
         gpu = (gpu_left / self._gpu_max) * (shape.cards * asked / self._gpu_max)
         return (-np.floor(SCORE_MAX * (1.0 - (cpu + gpu) / 2)),)
 
-    def card_cost(self, request: PodRequest, node_idx: int, usable: BoolArray) -> FloatArray:  # noqa: ARG002
+    def card_cost(self, request: PodRequest, node_idx: int, usable: BoolArray) -> FloatArray:
         """The fullest card first: it has the smallest product."""
         return free_milli(self.cluster, np.array([node_idx]))[0].astype(np.float64)

@@ -99,9 +99,7 @@ class Fgd(Policy):
         for place in range(usable.shape[1]):  # one card changes: counts move by that card's old and new part only
             count_after = count - fits[:, place] + fits_after[:, place]
             small_after = (
-                too_small
-                - free[:, place, None] * ~fits[:, place]
-                + free_after[:, place, None] * ~fits_after[:, place]
+                too_small - free[:, place, None] * ~fits[:, place] + free_after[:, place, None] * ~fits_after[:, place]
             )
             total_after = free.sum(axis=1) - free[:, place] + free_after[:, place]
             after = self._expected(cpu - shape.cpu_milli, total_after, count_after, small_after)

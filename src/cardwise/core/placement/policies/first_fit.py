@@ -25,11 +25,15 @@ class FirstFit(Policy):
         )
 
     def evaluate(
-        self, request: PodRequest, rows: NDArray[np.intp], usable: BoolArray, fits: BoolArray  # noqa: ARG002
+        self,
+        request: PodRequest,
+        rows: NDArray[np.intp],
+        usable: BoolArray,
+        fits: BoolArray,
     ) -> tuple[FloatArray, ...]:
         """The node's rank by name."""
         return (self._rank[rows],)
 
-    def card_cost(self, request: PodRequest, node_idx: int, usable: BoolArray) -> FloatArray:  # noqa: ARG002
+    def card_cost(self, request: PodRequest, node_idx: int, usable: BoolArray) -> FloatArray:
         """Cards in the order of their places."""
         return np.arange(len(usable), dtype=np.float64)

@@ -29,7 +29,11 @@ class RandomFit(Policy):
         self._ranks = tie_ranks(cluster, seed)
 
     def evaluate(
-        self, request: PodRequest, rows: NDArray[np.intp], usable: BoolArray, fits: BoolArray  # noqa: ARG002
+        self,
+        request: PodRequest,
+        rows: NDArray[np.intp],
+        usable: BoolArray,
+        fits: BoolArray,
     ) -> tuple[FloatArray, ...]:
         """Nothing to prefer: the draw comes in ``combine``, for it differs from pod to pod."""
         return (np.zeros(len(rows)),)
@@ -38,7 +42,7 @@ class RandomFit(Policy):
         """One draw per node."""
         return columns[0] + self._draw(request, self.cluster.nodes_total)[self._ranks]
 
-    def card_cost(self, request: PodRequest, node_idx: int, usable: BoolArray) -> FloatArray:  # noqa: ARG002
+    def card_cost(self, request: PodRequest, node_idx: int, usable: BoolArray) -> FloatArray:
         """One draw per card."""
         return self._draw(request, len(usable))
 

@@ -29,7 +29,11 @@ class WholeCard(Policy):
         return replace(request, shape=shape)
 
     def evaluate(
-        self, request: PodRequest, rows: NDArray[np.intp], usable: BoolArray, fits: BoolArray  # noqa: ARG002
+        self,
+        request: PodRequest,
+        rows: NDArray[np.intp],
+        usable: BoolArray,
+        fits: BoolArray,
     ) -> tuple[FloatArray, ...]:
         """Minus kube-scheduler's score: mean over CPU and memory of the free share after placing, in percent."""
         cluster, shape = self.cluster, request.shape
@@ -38,6 +42,6 @@ class WholeCard(Policy):
         memory = memory * 100 // np.maximum(cluster.host_memory_total_mib[rows], 1)
         return (-((cpu + memory) // 2).astype(np.float64),)
 
-    def card_cost(self, request: PodRequest, node_idx: int, usable: BoolArray) -> FloatArray:  # noqa: ARG002
+    def card_cost(self, request: PodRequest, node_idx: int, usable: BoolArray) -> FloatArray:
         """Cards in the order of their places."""
         return np.arange(len(usable), dtype=np.float64)

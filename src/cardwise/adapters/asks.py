@@ -1,0 +1,279 @@
+"""What a pod asks for, by Kubernetes' own rule and in all three families of GPU resource names.
+
+One rule for every resource: init containers run one after the other, sidecars run on beside what follows, app
+containers run together; the pod takes the most that any moment takes. Each plugin that wrote its own rule once counted
+sidecars or init containers wrong (cases C4, C19, C20). Refuses to guess: an ask that no card can meet raises.
+Source: AggregateContainerRequests in k8s.io/component-helpers/resource; KEP-753 for sidecars.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import TypeVar
+
+from cardwise.adapters import wire
+from cardwise.adapters.kube_objects import Amounts, Container, Expression, Pod, PodWish, Resources, Term
+from cardwise.adapters.quantity import (
+    MAX_MILLI,
+    MIB,
+    NotAQuantityError,
+    parse_asked_card_mib,
+    parse_count,
+    parse_quantity,
+)
+from cardwise.core.request import Shape
+from cardwise.units import MILLI_PER_PCT
+
+ADDED = "Slices of several containers were added up, as if on one card"
+MIXED = "Whole cards and slices, or unlike slices, in one pod: all were counted as whole cards"
+MOST_CARDS = 64
+"""Cards of one pod: more than any node has."""
+
+_AmountT = TypeVar("_AmountT")
+
+
+@dataclass(frozen=True, slots=True)
+class GpuAsk:
+    """What a container or a pod asks of cards; every amount is per card, 0 if not asked.
+
+    A slice always asks for memory, in MiB or in percent; without either, the cards are asked whole.
+    remark: what had to be assumed to make one ask of several containers.
+    """
+
+    cards: int = 0
+    memory_mib: int = 0
+    memory_pct: int = 0
+    cores_pct: int = 0
+    remark: str = field(default="", compare=False)
+
+    @property
+    def whole(self) -> bool:
+        """True if the cards are asked whole."""
+        return self.cards > 0 and not self.memory_mib and not self.memory_pct
+
+    def beside(self, other: GpuAsk) -> GpuAsk:
+        """Both at once: containers that run together."""
+        if not (self.cards and other.cards):
+            return self if self.cards else other
+        cards, remark = self.cards + other.cards, self.remark or other.remark
+        if self.whole and other.whole:
+            return GpuAsk(cards, remark=remark)
+        if not (self.cards == other.cards == 1 and self._is_like(other)):
+            return GpuAsk(cards, remark=MIXED)
+        both = self._each(operator.add, other)
+        if max(both.memory_pct, both.cores_pct) > 100:
+            return GpuAsk(cards, remark=MIXED)
+        return replace(both, remark=ADDED)
+
+    def after(self, other: GpuAsk) -> GpuAsk:
+        """Whichever is more at a time: containers that run one after the other."""
+        if not (self.cards and other.cards):
+            return self if self.cards else other
+        if self.cards == other.cards and self._is_like(other):
+            return self._each(max, other)
+        cards = max(self.cards, other.cards)
+        return GpuAsk(cards, remark=self.remark or other.remark if self.whole and other.whole else MIXED)
+
+    def _is_like(self, other: GpuAsk) -> bool:
+        """Both whole, or both slices in the same unit of memory."""
+        return bool(self.memory_mib) == bool(other.memory_mib) and bool(self.memory_pct) == bool(other.memory_pct)
+
+    def _each(self, join: Callable[[int, int], int], other: GpuAsk) -> GpuAsk:
+        return GpuAsk(
+            self.cards,
+            join(self.memory_mib, other.memory_mib),
+            join(self.memory_pct, other.memory_pct),
+            join(self.cores_pct, other.cores_pct),
+            self.remark or other.remark,
+        )
+
+
+# ---------------------------------------------------------------- a pod
+
+
+def pod_shape(pod: Pod, ask: GpuAsk) -> Shape:
+    """The shape of a pod whose GPU ask is known. Raises ValueError if no node could ever meet it."""
+    cpu_milli = _ceil(requested(pod.spec, "cpu") * 1000)
+    if cpu_milli > MAX_MILLI:
+        raise ValueError(f"cpu: {cpu_milli} milli are more than any node has")
+    return Shape(
+        cards=ask.cards,
+        memory_mib=ask.memory_mib,
+        memory_milli=ask.memory_pct * MILLI_PER_PCT,
+        compute_milli=ask.cores_pct * MILLI_PER_PCT,
+        whole=ask.whole,
+        models=asked_models(pod.spec) if ask.cards else frozenset(),
+        cpu_milli=cpu_milli,
+        host_memory_mib=_ceil(requested(pod.spec, "memory") / MIB),
+    )
+
+
+def pod_gpu_ask(spec: PodWish) -> GpuAsk:
+    """What the pod asks of cards. Raises ValueError that names the resource if no card could ever meet it."""
+    return _at_most(spec, lambda container: gpu_ask(container.resources), GpuAsk.beside, GpuAsk.after, GpuAsk())
+
+
+def requested(spec: PodWish, resource: str) -> Fraction:
+    """CPU or memory that the scheduler counts for a pod, in cores or bytes."""
+
+    def of(container: Container) -> Fraction:
+        return _amount(container.resources.requests, resource)
+
+    total = _at_most(spec, of, operator.add, max, Fraction(0))
+    if resource in spec.resources.requests:  # pod-level resources stand in place of the containers' sum
+        total = _amount(spec.resources.requests, resource)
+    return total + _amount(spec.overhead, resource)
+
+
+def _at_most(
+    spec: PodWish,
+    ask: Callable[[Container], _AmountT],
+    beside: Callable[[_AmountT, _AmountT], _AmountT],
+    after: Callable[[_AmountT, _AmountT], _AmountT],
+    nothing: _AmountT,
+) -> _AmountT:
+    """The most that the pod takes at any moment of its life."""
+    running = most = nothing
+    for container in spec.init_containers:
+        started = beside(running, ask(container))
+        most = after(most, started)
+        if container.restart_policy == "Always":
+            running = started
+    for container in spec.containers:
+        running = beside(running, ask(container))
+    return after(most, running)
+
+
+# ---------------------------------------------------------------- card models
+
+
+def asked_models(spec: PodWish) -> frozenset[str]:
+    """Card models that the pod's node selector and required node affinity leave; empty if any will do.
+
+    Raises ValueError if nothing is left.
+    """
+    selected = [spec.node_selector[label] for label in wire.LABEL_PRODUCTS if label in spec.node_selector]
+    rules = [frozenset({wire.model_token(product)}) for product in selected]
+    by_affinity = _affinity_models(spec)
+    if by_affinity is not None:
+        rules.append(by_affinity)
+    left = frozenset.intersection(*rules) if rules else frozenset[str]()
+    if rules and not left:
+        raise ValueError(f"{wire.LABEL_PRODUCT}: selector and affinity leave no card model")
+    return left
+
+
+def _affinity_models(spec: PodWish) -> frozenset[str] | None:
+    """Models of any of the terms; None if one of them leaves the model open."""
+    models: set[str] = set()
+    for term in _terms(spec):
+        named = [
+            frozenset(map(wire.model_token, expression.values))
+            for expression in term.match_expressions
+            if _names_models(expression)
+        ]
+        if not named:
+            return None
+        models |= frozenset.intersection(*named)
+    return frozenset(models) if _terms(spec) else None
+
+
+def has_unread_selectors(spec: PodWish) -> bool:
+    """True if the pod chooses nodes by anything but the card model."""
+    expressions = [expression for term in _terms(spec) for expression in term.match_expressions]
+    unread = any(not _names_models(expression) for expression in expressions)
+    return unread or bool(spec.node_selector.keys() - set(wire.LABEL_PRODUCTS))
+
+
+def _terms(spec: PodWish) -> list[Term]:
+    return spec.affinity.node_affinity.required.node_selector_terms
+
+
+def _names_models(expression: Expression) -> bool:
+    return expression.key in wire.LABEL_PRODUCTS and expression.operator == "In"
+
+
+# ---------------------------------------------------------------- a container
+
+
+def gpu_ask(resources: Resources) -> GpuAsk:
+    """What one container asks of cards, under any of the names. Raises ValueError that names the resource."""
+    asked = {**resources.requests, **resources.limits}  # where both are told, extended resources have them equal
+    cards = _cards(asked)
+    if not cards:
+        return GpuAsk()
+    memory_mib, cores_pct = _memory_mib(asked, cards), _cores_pct(asked, cards)
+    memory_pct = 0 if memory_mib else _pct(asked, wire.HAMI_MEMORY_PCT)
+    if not memory_mib and not memory_pct and cores_pct:
+        memory_pct = 100  # HAMi: memory that is not asked is all of the card's
+    if memory_pct == cores_pct == 100:
+        return GpuAsk(cards)
+    return GpuAsk(cards, memory_mib, memory_pct, cores_pct)
+
+
+def unread_resources(pod: Pod) -> set[str]:
+    """Resources of our domains that are neither read nor known: other plugins' ones, or misspelt."""
+    names = {
+        name
+        for container in (*pod.spec.init_containers, *pod.spec.containers)
+        for name in (*container.resources.requests, *container.resources.limits)
+        if name.startswith(wire.RESOURCE_DOMAINS)
+    }
+    return names - wire.READ_RESOURCES - wire.IGNORED_RESOURCES
+
+
+def _cards(asked: Amounts) -> int:
+    counts = [_read(asked, name, parse_count) for name in wire.COUNTS if name in asked]
+    if not counts:
+        return int(any(name in asked for name in wire.READ_RESOURCES))
+    cards = next((count for count in counts if count), 0)
+    if cards > MOST_CARDS:
+        raise ValueError(f"{wire.GPU}: {cards} cards are more than any node has")
+    return cards
+
+
+def _memory_mib(asked: Amounts, cards: int) -> int:
+    total = _memory(asked, wire.OWN_MEMORY)
+    if total:
+        return -(-total // cards)
+    return _memory(asked, wire.USER_MEMORY) or _memory(asked, wire.HAMI_MEMORY)
+
+
+def _memory(asked: Amounts, name: str) -> int:
+    """MiB; 0 if not asked. An ask for 0 is none, as HAMi reads it."""
+    return _read(asked, name, parse_asked_card_mib) if _amount(asked, name) else 0
+
+
+def _cores_pct(asked: Amounts, cards: int) -> int:
+    total = _read(asked, wire.OWN_CORES, parse_count) if wire.OWN_CORES in asked else 0
+    if total > 100 * cards:
+        raise ValueError(f"{wire.OWN_CORES}: {total} % are more than {cards} cards have")
+    return -(-total // cards) or _pct(asked, wire.USER_CORES) or _pct(asked, wire.HAMI_CORES)
+
+
+def _pct(asked: Amounts, name: str) -> int:
+    """Percent of a card; 0 if not asked."""
+    pct = _read(asked, name, parse_count) if name in asked else 0
+    if pct > 100:
+        raise ValueError(f"{name}: {pct} % are more than one card has")
+    return pct
+
+
+def _amount(amounts: Amounts, name: str) -> Fraction:
+    return _read(amounts, name, parse_quantity) if name in amounts else Fraction(0)
+
+
+def _read(amounts: Mapping[str, str | int], name: str, parse: Callable[[str | int], _AmountT]) -> _AmountT:
+    try:
+        return parse(amounts[name])
+    except NotAQuantityError as exc:
+        raise NotAQuantityError(f"{name}: {exc}") from exc
+    except ValueError as exc:
+        raise ValueError(f"{name}: {exc}") from exc
+
+
+def _ceil(amount: Fraction) -> int:
+    return -(-amount.numerator // amount.denominator)

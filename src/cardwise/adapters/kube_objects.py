@@ -1,0 +1,157 @@
+"""Nodes and pods as Kubernetes tells them in JSON: only the fields that cardwise reads, typed.
+
+A cluster of 10,000 pods is some 100 MB of JSON, nearly all of it of no use here; msgspec skips that unbuilt.
+Refuses to interpret: quantities stay text, what is absent stays absent. ``inventory.py`` and ``asks.py`` give meaning.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+import msgspec
+
+Amounts = dict[str, str | int]
+"""Resource name to quantity, as text: Kubernetes writes quantities as strings."""
+Moment = Annotated[datetime, msgspec.Meta(tz=True)]
+
+
+class _Part(msgspec.Struct, rename="camel", gc=False, frozen=True):
+    """A part of a Kubernetes object: camel case outside, ours inside."""
+
+
+class Owner(_Part, frozen=True):
+    """Who made the pod: a ReplicaSet, a Job, a DaemonSet."""
+
+    kind: str
+    name: str
+    controller: bool = False
+
+
+class Metadata(_Part, frozen=True):
+    """Name and marks of an object. A pod's namespace is always told; nodes have none."""
+
+    name: str
+    namespace: str = "default"
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    owner_references: list[Owner] = []
+    creation_timestamp: Moment | None = None
+
+
+class Taint(_Part, frozen=True):
+    """What keeps pods off a node unless they tolerate it."""
+
+    key: str
+    effect: str
+
+
+class Condition(_Part, frozen=True):
+    """A state of a node, such as Ready."""
+
+    type: str
+    status: str
+
+
+class NodeWish(_Part, frozen=True):
+    """``spec`` of a node."""
+
+    unschedulable: bool = False
+    taints: list[Taint] = []
+
+
+class NodeStatus(_Part, frozen=True):
+    """``status`` of a node."""
+
+    capacity: Amounts = {}
+    allocatable: Amounts = {}
+    conditions: list[Condition] = []
+
+
+class Node(_Part, frozen=True):
+    """A node."""
+
+    metadata: Metadata
+    spec: NodeWish = NodeWish()
+    status: NodeStatus = NodeStatus()
+
+
+class Resources(_Part, frozen=True):
+    """What a container asks for, and may take at most."""
+
+    requests: Amounts = {}
+    limits: Amounts = {}
+
+
+class Container(_Part, frozen=True):
+    """A container; ``restart_policy`` Always makes an init container a sidecar."""
+
+    name: str = ""
+    resources: Resources = Resources()
+    restart_policy: str = ""
+
+
+class Expression(_Part, frozen=True):
+    """One condition on a node's labels."""
+
+    key: str
+    operator: str
+    values: list[str] = []
+
+
+class Term(_Part, frozen=True):
+    """Conditions that hold together."""
+
+    match_expressions: list[Expression] = []
+
+
+class NodeSelector(_Part, frozen=True):
+    """Terms of which one must hold."""
+
+    node_selector_terms: list[Term] = []
+
+
+class NodeAffinity(_Part, frozen=True):
+    """Nodes that a pod must run on; what it merely prefers is not read."""
+
+    required: NodeSelector = msgspec.field(
+        name="requiredDuringSchedulingIgnoredDuringExecution", default_factory=NodeSelector
+    )
+
+
+class Affinity(_Part, frozen=True):
+    """Where a pod must run."""
+
+    node_affinity: NodeAffinity = NodeAffinity()
+
+
+class PodWish(_Part, frozen=True):
+    """``spec`` of a pod."""
+
+    node_name: str = ""
+    containers: list[Container] = []
+    init_containers: list[Container] = []
+    overhead: Amounts = {}
+    resources: Resources = Resources()
+    node_selector: dict[str, str] = {}
+    affinity: Affinity = Affinity()
+    resource_claims: list[msgspec.Raw] = []
+
+
+class PodStatus(_Part, frozen=True):
+    """``status`` of a pod."""
+
+    phase: str = ""
+
+
+class Pod(_Part, frozen=True):
+    """A pod."""
+
+    metadata: Metadata
+    spec: PodWish = PodWish()
+    status: PodStatus = PodStatus()
+
+    @property
+    def name(self) -> str:
+        """Namespace and name: names are unique within a namespace only."""
+        return f"{self.metadata.namespace}/{self.metadata.name}"

@@ -1,0 +1,52 @@
+"""Every label, annotation and resource name that cardwise reads or writes in Kubernetes objects, in one place.
+
+Three families of resource names say the same thing (SPEC A1): users write NVIDIA's, HAMi's manifests must run as they
+are, and in the cluster the webhook turns both into cardwise's own. Refuses to read amounts: that is for ``asks.py``.
+"""
+
+from __future__ import annotations
+
+GPU, GPU_SHARED = "nvidia.com/gpu", "nvidia.com/gpu.shared"
+"""Cards; the second name is the NVIDIA plugin's for shared cards where it is told to rename them."""
+USER_MEMORY, USER_CORES = "nvidia.com/gpu.memory", "nvidia.com/gpu.cuda-cores"
+"""What users write: MiB of each card, percent of each card."""
+HAMI_MEMORY, HAMI_MEMORY_PCT, HAMI_CORES = "nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores"
+"""HAMi's names: MiB, percent of memory, percent of compute, of each card."""
+OWN_COUNT, OWN_MEMORY, OWN_CORES = "cardwise.dev/gpu", "cardwise.dev/gpu-memory", "cardwise.dev/gpu-cores"
+"""Cardwise's own: slots, MiB and percent, the last two as totals over the container's cards."""
+
+COUNTS = (OWN_COUNT, GPU, GPU_SHARED)
+"""Names of the number of cards, the one that counts first."""
+READ_RESOURCES = frozenset(
+    {*COUNTS, USER_MEMORY, USER_CORES, HAMI_MEMORY, HAMI_MEMORY_PCT, HAMI_CORES, OWN_MEMORY, OWN_CORES}
+)
+IGNORED_RESOURCES = frozenset({"nvidia.com/priority"})
+"""Known, and without a bearing on whether a pod fits."""
+RESOURCE_DOMAINS = ("nvidia.com/", "cardwise.dev/")
+"""A resource of these domains that is not known is worth a note: it may be a misspelt ask."""
+
+LABEL_PRODUCTS = ("nvidia.com/gpu.product", "cloud.google.com/gke-accelerator")
+"""The card model of a node; GKE has its own label. Pods select by the same ones."""
+LABEL_PRODUCT = LABEL_PRODUCTS[0]
+LABEL_MEMORY, LABEL_COUNT, LABEL_REPLICAS = "nvidia.com/gpu.memory", "nvidia.com/gpu.count", "nvidia.com/gpu.replicas"
+"""Labels of GPU feature discovery: MiB of each card, physical cards, and how many pods share each."""
+LABEL_ZONES = ("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone")
+LABEL_POD_HASHES = ("pod-template-hash", "rollouts-pod-template-hash")
+"""What a Deployment, or an Argo Rollout, appends to the names of its ReplicaSets."""
+ANNOTATION_HAMI_CARDS = "hami.io/node-nvidia-register"
+ANNOTATIONS_HAMI_TYPES = ("nvidia.com/use-gputype", "nvidia.com/nouse-gputype")
+
+_SHARED_SUFFIX = "-SHARED"
+_BRANDS = ("NVIDIA-", "TESLA-")
+
+
+def model_token(product: str) -> str:
+    """A card model as one exact token, however it is spelt: ``Tesla-T4``, ``NVIDIA Tesla T4``, ``t4`` are all ``T4``.
+
+    Upper case, dashes for blanks, without the vendor and without the suffix of a shared card. Tokens are compared
+    whole: A10 is not A100.
+    """
+    token = "-".join(product.upper().split()).removesuffix(_SHARED_SUFFIX)
+    while token.startswith(_BRANDS):
+        token = token.partition("-")[2]
+    return token

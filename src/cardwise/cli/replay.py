@@ -1,0 +1,125 @@
+"""``cardwise replay``: how many cards each policy leaves unusable on a cluster's own history."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TypeVar
+
+import click
+import msgspec
+from rich.console import Console
+
+from cardwise.cli.inputs import HistoryInput, history_options, load_history
+from cardwise.cli.progress import shown
+from cardwise.config import choose_policy
+from cardwise.core.history import History
+from cardwise.core.placement.policies import POLICIES
+from cardwise.errors import UserError
+from cardwise.replay.batch import Job, run_jobs
+from cardwise.replay.outcome import Replayed, Report
+from cardwise.replay.table import render
+from cardwise.replay.workload import CHURN_LIFETIMES, Regime
+
+_T = TypeVar("_T")
+DEFAULT_LOAD = {Regime.FILL: 1.3, Regime.CHURN: 0.9, Regime.TRACE: 1.0}
+
+
+@click.command("replay")
+@history_options
+@click.option(
+    "--policy",
+    "policies",
+    multiple=True,
+    metavar="NAME|FILE.toml",
+    help=f"A policy by name, or a file of `cardwise tune`; may be repeated. Default: all of {', '.join(POLICIES)}.",
+)
+@click.option("--seed", "seeds", multiple=True, type=click.IntRange(min=0), help="May be repeated. Default: 1.")
+@click.option(
+    "--regime",
+    type=click.Choice([regime.value for regime in Regime]),
+    default=Regime.FILL.value,
+    show_default=True,
+    help="fill: pods arrive until LOAD, none leaves. churn: they come and go at LOAD. trace: the history's own times.",
+)
+@click.option(
+    "--load",
+    type=click.FloatRange(min=0, min_open=True, max=10),
+    help="GPU asked for over GPU there is. Default: 1.3 for fill, 0.9 for churn; trace has its own.",
+)
+@click.option(
+    "--arrivals",
+    type=click.IntRange(min=2),
+    help=f"Pods that arrive under churn; the second half is counted. Default: {CHURN_LIFETIMES} mean lifetimes.",
+)
+@click.option("--workers", type=click.IntRange(min=0), default=0, help="Processes. Default: one per processor.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout, and nothing else there.")
+@click.option("--html", type=click.Path(path_type=Path), help="Also write a self-contained report with plots.")
+def replay_command(
+    *,
+    history_input: HistoryInput,
+    policies: tuple[str, ...],
+    seeds: tuple[int, ...],
+    regime: str,
+    load: float | None,
+    arrivals: int | None,
+    workers: int,
+    as_json: bool,
+    html: Path | None,
+) -> None:
+    """Place a history's pods again by each policy, and count the cards that stay unusable.
+
+    Without --nodes, --pods or --dump it replays the openb trace of a production cluster where that is found
+    (CARDWISE_OPENB, data/openb), else a synthetic cluster of 200 nodes.
+    """
+    chosen = tuple(choose_policy(name) for name in _distinct(policies or tuple(POLICIES)))
+    history = load_history(history_input)
+    console = Console(stderr=True)
+    _introduce(console, history)
+    kind = Regime(regime)
+    jobs = [
+        Job(policy, kind, load or DEFAULT_LOAD[kind], seed, arrivals)
+        for policy in chosen
+        for seed in _distinct(seeds or (1,))
+    ]
+    if html is not None:
+        _check_report(html)
+    with shown(console, "replaying", wanted=not as_json) as on_progress:
+        results = run_jobs(history, jobs, workers=workers, on_progress=on_progress)
+    if html is not None:
+        _write_html(results, history, html)
+        console.print(f"wrote {html}")
+    if as_json:
+        sys.stdout.write(as_json_text(results))
+    else:
+        Console().print(render(results))
+
+
+def as_json_text(results: list[Replayed]) -> str:
+    """The documented object: docs/reference/replay-json.md."""
+    return msgspec.json.format(msgspec.json.encode(Report(runs=[each.run for each in results]))).decode() + "\n"
+
+
+def _introduce(console: Console, history: History) -> None:
+    cards = sum(len(node.cards) for node in history.nodes)
+    console.print(f"{history.source}: {len(history.nodes):,} nodes, {cards:,} cards, {len(history.pods):,} pods")
+    for note in history.notes:
+        console.print(f"  note: {note}", style="dim")
+
+
+def _check_report(path: Path) -> None:
+    """Fail before minutes of replay, not after, if the report cannot be made."""
+    import cardwise.replay.html  # noqa: F401, PLC0415 - its libraries are optional and slow to load
+
+    if not path.parent.is_dir():
+        raise UserError(f"--html {path}: there is no folder {path.parent}")
+
+
+def _write_html(results: list[Replayed], history: History, path: Path) -> None:
+    from cardwise.replay.html import write_report  # noqa: PLC0415 - as above
+
+    write_report(results, history, path)
+
+
+def _distinct(values: tuple[_T, ...]) -> tuple[_T, ...]:
+    return tuple(dict.fromkeys(values))
