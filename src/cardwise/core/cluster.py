@@ -8,6 +8,8 @@ Refuses to oversell: a reservation that does not fit raises, whoever asked for i
 from __future__ import annotations
 
 import copy
+import functools
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -20,6 +22,8 @@ from cardwise.units import MILLI_PER_CARD
 
 NO_TENANT, MANY_TENANTS = 0, -1
 _Key = TypeVar("_Key")
+_KINDS = len(Isolation) * 2
+"""Kinds of card per model: every isolation mode, healthy or not."""
 _CLASSES = (WorkloadClass.INFERENCE, WorkloadClass.TRAINING)
 
 
@@ -82,11 +86,14 @@ class Cluster:
       memory_total_mib: int64 [N, C], 0 where no card is.
     Changed by reservations:
       cpu_free_milli, host_memory_free_mib: int64 [N]; memory_free_mib, compute_free_milli: int64 [N, C];
+      free_milli: int64 [N, C], the scarcer of a card's memory and compute in thousandths of the card, rounded down; 0
+      for a fenced card. What packing policies look at.
       card_slices: int64 [N, C], how many slices a card holds;
       class_slices: int64 [N, C, 2, 2], of them by workload class (inference, training) and ``mixes`` (no, yes);
       card_tenant: int64 [N, C], NO_TENANT, MANY_TENANTS or the tenant's number; exclusive_slices: int64 [N, C].
     Changed by reports:
       node_schedulable: bool [N]; card_healthy: bool [N, C]; card_isolation: int64 [N, C] (``Isolation`` values);
+      card_kind: int64 [N, C], model, isolation mode and health as one number, see :func:`card_kinds`;
       compute_used_share: float64 [N, C], recent measured utilization, NaN where nothing was reported;
       compute_free_reported_milli: int64 [N, C], ``compute_free_milli`` at that report: what was reserved since is
       not in the measurement yet.
@@ -112,6 +119,7 @@ class Cluster:
     host_memory_free_mib: IntArray
     memory_free_mib: IntArray
     compute_free_milli: IntArray
+    free_milli: IntArray
     card_slices: IntArray
     class_slices: IntArray
     card_tenant: IntArray
@@ -120,6 +128,7 @@ class Cluster:
     node_schedulable: BoolArray
     card_healthy: BoolArray
     card_isolation: IntArray
+    card_kind: IntArray
     compute_used_share: FloatArray
     compute_free_reported_milli: IntArray
 
@@ -183,6 +192,7 @@ class Cluster:
             host_memory_free_mib=host_memory.copy(),
             memory_free_mib=memory.copy(),
             compute_free_milli=exists * np.int64(MILLI_PER_CARD),
+            free_milli=healthy * np.int64(MILLI_PER_CARD),
             card_slices=np.zeros(shape, np.int64),
             class_slices=np.zeros((*shape, 2, 2), np.int64),
             card_tenant=np.full(shape, NO_TENANT, np.int64),
@@ -190,11 +200,17 @@ class Cluster:
             node_schedulable=np.array([node.schedulable for node in nodes], np.bool_),
             card_healthy=healthy,
             card_isolation=isolation,
+            card_kind=np.where(exists, (model * len(Isolation) + isolation) * 2 + healthy, len(models) * _KINDS),
             compute_used_share=np.full(shape, np.nan),
             compute_free_reported_milli=exists * np.int64(MILLI_PER_CARD),
             node_stamp=np.zeros(n, np.int64),
             node_idx={node.name: i for i, node in enumerate(nodes)},
         )
+
+    def kind_of(self, kind: int) -> tuple[str, Isolation, bool] | None:
+        """(model, isolation mode, healthy) of a kind of card; None for the last kind: no card."""
+        kinds = card_kinds(self.models)
+        return kinds[kind] if kind < len(kinds) else None
 
     @property
     def nodes_total(self) -> int:
@@ -312,7 +328,17 @@ class Cluster:
             self.class_total[workload] += sign
             _join(self.on_card, (i, place), request.name, taken=taken)
             self.card_tenant[i, place] = self._tenant_of(i, place)
+            self._settle(i, place)
         self._touch(i)
+
+    def _settle(self, node_idx: int, place: int) -> None:
+        """Bring what is derived from a card's state up to date."""
+        i, p = node_idx, place
+        healthy = bool(self.card_healthy[i, p])
+        memory_milli = int(self.memory_free_mib[i, p]) * MILLI_PER_CARD // int(self.memory_total_mib[i, p])
+        self.free_milli[i, p] = min(memory_milli, int(self.compute_free_milli[i, p])) if healthy else 0
+        mode = int(self.card_model[i, p]) * len(Isolation) + int(self.card_isolation[i, p])
+        self.card_kind[i, p] = mode * 2 + healthy
 
     def _tenant_of(self, node_idx: int, place: int) -> int:
         tenants = {self.tenant_id(self.slices[pod].request.tenant) for pod in self.on_card.get((node_idx, place), ())}
@@ -352,6 +378,7 @@ class Cluster:
         if compute_used_share is not None:
             self.compute_used_share[node_idx, place] = compute_used_share
             self.compute_free_reported_milli[node_idx, place] = self.compute_free_milli[node_idx, place]
+        self._settle(node_idx, place)
         self._touch(node_idx)
 
     def report_cached_models(self, node_idx: int, models: Iterable[str]) -> None:
@@ -381,6 +408,7 @@ _CHANGING_ARRAYS = (
     "host_memory_free_mib",
     "memory_free_mib",
     "compute_free_milli",
+    "free_milli",
     "card_slices",
     "class_slices",
     "card_tenant",
@@ -388,10 +416,17 @@ _CHANGING_ARRAYS = (
     "node_schedulable",
     "card_healthy",
     "card_isolation",
+    "card_kind",
     "compute_used_share",
     "compute_free_reported_milli",
     "node_stamp",
 )
+
+
+@functools.lru_cache(maxsize=64)
+def card_kinds(models: tuple[str, ...]) -> tuple[tuple[str, Isolation, bool], ...]:
+    """What each number in ``Cluster.card_kind`` stands for; one more than the last stands for "no card here"."""
+    return tuple(itertools.product(models, Isolation, (False, True)))
 
 
 def _join(index: dict[_Key, set[str]], key: _Key, pod: str, *, taken: bool) -> None:

@@ -17,7 +17,7 @@ from cardwise.core.history import History
 from cardwise.core.placement.choose import choose, tie_ranks
 from cardwise.core.placement.explain import refusals
 from cardwise.core.placement.filter import memory_asked_mib
-from cardwise.core.placement.free import asked_milli, free_milli
+from cardwise.core.placement.free import asked_milli
 from cardwise.core.placement.mix import Mix, demand_milli
 from cardwise.core.placement.policy import Policy
 from cardwise.core.reasons import Code
@@ -55,6 +55,7 @@ class _Replay:
         self.cluster = Cluster.build(history.nodes)
         self.mix = Mix.of(pod.request.shape for pod in history.pods)
         self.policy = make(self.cluster, self.mix, workload.seed)
+        self.policy.warm(self.mix)
         self.ranks = tie_ranks(self.cluster, workload.seed)
         self.workload = workload
         self.tally = _Tally(workload.capacity_milli)
@@ -179,7 +180,7 @@ def replay(
         ),
         arrived_share=_sampled(tally.at if workload.regime is Regime.TRACE else tally.arrived, workload, tally),
         allocated_share=_sampled(tally.allocated, None, tally),
-        free_milli=free_milli(cluster)[cluster.card_exists],
+        free_milli=cluster.free_milli[cluster.card_exists],
         cards_used=tally.cards_used_max,
         leftover=leftover(cluster, run.mix, tally.allocated_milli),
         refused_for=dict(sorted(tally.refused_for.items(), key=lambda item: -item[1])),
@@ -207,7 +208,7 @@ def _sampled(values: list[int] | list[float], workload: Workload | None, tally: 
 
 def leftover(cluster: Cluster, mix: Mix, allocated_milli: int) -> Leftover:
     """Split what is not allocated by why the mix cannot use it; a shape weighs as much as the GPU it asks for."""
-    free = free_milli(cluster)
+    free = cluster.free_milli
     parts = dict.fromkeys(("usable", "cpu", "memory", "fragments", "model"), 0.0)
     sizes = cluster.memory_total_mib[cluster.card_exists]
     reference = int(np.median(sizes)) if len(sizes) else 1

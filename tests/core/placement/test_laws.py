@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from cardwise.core.cluster import Cluster
 from cardwise.core.placement.choose import choose, tie_ranks
 from cardwise.core.placement.explain import explain_node, refusals
-from cardwise.core.placement.filter import fitting_nodes, node_reason, usable_cards
+from cardwise.core.placement.filter import card_reason, fitting_nodes, identity_allows, node_reason, usable_cards
 from cardwise.core.placement.mix import Mix
 from cardwise.core.placement.policies import POLICIES, make_policy
 from cardwise.core.placement.score import (
@@ -199,3 +199,28 @@ def test_a_cluster_without_nodes_or_a_mix_without_pods_is_no_special_case(name):
     one = cluster()
     placement = choose(make_policy(name, one, Mix.of([])), pod(), tie_ranks(one, 1))
     assert placement.places == (0,)
+
+
+@given(nodes(), pods())
+@settings(max_examples=40, deadline=None)
+def test_a_card_is_usable_exactly_if_it_has_no_reason(specs, requests):
+    c = cluster(*specs)
+    place_all(c, make_policy("best-fit", c, MIX), tie_ranks(c, 1), requests)
+    for request in (each for each in requests if each.shape.cards):
+        usable = usable_cards(c, request)
+        allowed = identity_allows(c, request)
+        usable = usable if allowed is None else usable & allowed
+        for i, p in np.argwhere(c.card_exists):
+            assert bool(usable[i, p]) is (card_reason(c, request, int(i), int(p)) is None)
+
+
+@given(nodes(), pods())
+@settings(max_examples=40, deadline=None)
+def test_what_is_derived_from_a_card_follows_it(specs, requests):
+    c = cluster(*specs)
+    place_all(c, make_policy("best-fit", c, MIX), tie_ranks(c, 1), requests)
+    for i, p in np.argwhere(c.card_exists):
+        milli = c.memory_free_mib[i, p] * 1000 // c.memory_total_mib[i, p]
+        assert c.free_milli[i, p] == (min(milli, c.compute_free_milli[i, p]) if c.card_healthy[i, p] else 0)
+        kind = (c.cards[i][p].model, Isolation(int(c.card_isolation[i, p])), bool(c.card_healthy[i, p]))
+        assert c.kind_of(int(c.card_kind[i, p])) == kind

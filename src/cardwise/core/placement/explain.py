@@ -11,7 +11,15 @@ import numpy as np
 
 from cardwise.core.arrays import ALL, BoolArray
 from cardwise.core.cluster import Cluster
-from cardwise.core.placement.filter import IDENTITY_RULES, NODE_RULES, SHAPE_RULES, card_reason, node_reason
+from cardwise.core.placement.filter import (
+    IDENTITY_RULES,
+    KIND_RULES,
+    LOAD_RULES,
+    NODE_RULES,
+    card_reason,
+    kinds_allowed,
+    node_reason,
+)
 from cardwise.core.placement.policy import Policy
 from cardwise.core.reasons import Code, Reason
 from cardwise.core.request import PodRequest
@@ -98,7 +106,11 @@ def _say_cards(cluster: Cluster, request: PodRequest, said: np.ndarray, first: i
     usable: BoolArray = cluster.card_exists
     said[(said < 0) & (usable.sum(axis=1) < request.shape.cards)] = first
     codes = [Code.NODE_CARDS]
-    for rule in (*SHAPE_RULES, *IDENTITY_RULES):
+    for kind_rule in KIND_RULES:
+        usable = usable & kinds_allowed(cluster, request.shape, (kind_rule,))[cluster.card_kind]
+        said[(said < 0) & (usable.sum(axis=1) < request.shape.cards)] = first + len(codes)
+        codes.append(kind_rule.code)
+    for rule in (*LOAD_RULES, *IDENTITY_RULES):
         usable = usable & rule.passes(cluster, request, ALL)
         said[(said < 0) & (usable.sum(axis=1) < request.shape.cards)] = first + len(codes)
         codes.append(rule.code)

@@ -7,13 +7,14 @@ Refuses to score: a rule knows nothing better than yes.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from cardwise.core.arrays import ALL, BoolArray, IntArray, Rows
-from cardwise.core.cluster import MANY_TENANTS, NO_TENANT, Cluster
+from cardwise.core.cluster import MANY_TENANTS, NO_TENANT, Cluster, card_kinds
 from cardwise.core.reasons import Code, Reason
 from cardwise.core.request import Isolation, PodRequest, Shape, WorkloadClass
 from cardwise.units import MILLI_PER_CARD, MILLI_PER_PCT
@@ -26,8 +27,17 @@ WHOLE_MODES = SLICED_MODES | {Isolation.WHOLE}
 
 
 @dataclass(frozen=True, slots=True)
+class KindRule:
+    """One opinion on a kind of card, whatever its load: asked once per kind, then looked up for every card."""
+
+    code: Code
+    passes: Callable[[Shape, str, Isolation, bool], bool]
+    numbers: Callable[[Cluster, PodRequest, int, int], Numbers]
+
+
+@dataclass(frozen=True, slots=True)
 class CardRule:
-    """One opinion on cards: which pass (bool [R, C]), and the numbers to tell for one that does not."""
+    """One opinion on cards as they are: which pass (bool [R, C]), and the numbers to tell for one that does not."""
 
     code: Code
     passes: Callable[[Cluster, PodRequest, Rows], BoolArray]
@@ -43,7 +53,32 @@ class NodeRule:
     numbers: Callable[[Cluster, PodRequest, int], Numbers]
 
 
-# ---------------------------------------------------------------- cards: by shape
+# ---------------------------------------------------------------- cards: by kind
+
+
+def card_is_healthy(_shape: Shape, _model: str, _mode: Isolation, healthy: bool) -> bool:
+    """Cards that are not fenced."""
+    return healthy
+
+
+def model_is_allowed(shape: Shape, model: str, _mode: Isolation, _healthy: bool) -> bool:
+    """Cards of an allowed model, by exact token."""
+    return not shape.models or model in shape.models
+
+
+def isolation_is_accepted(shape: Shape, _model: str, mode: Isolation, _healthy: bool) -> bool:
+    """Cards whose mode the pod accepts; a card without a mode yet takes anything."""
+    return mode in accepted_modes(shape)
+
+
+def accepted_modes(shape: Shape) -> frozenset[Isolation]:
+    """The modes that will do for a shape (SPEC A3)."""
+    if shape.isolation:
+        return shape.isolation | {Isolation.ANY}
+    return WHOLE_MODES if shape.whole else SLICED_MODES
+
+
+# ---------------------------------------------------------------- cards: by what is left on them
 
 
 def memory_asked_mib(cluster: Cluster, shape: Shape, rows: Rows = ALL) -> IntArray:
@@ -54,34 +89,6 @@ def memory_asked_mib(cluster: Cluster, shape: Shape, rows: Rows = ALL) -> IntArr
     if shape.memory_milli:
         return total * shape.memory_milli // MILLI_PER_CARD
     return np.full_like(total, shape.memory_mib)
-
-
-def card_is_healthy(cluster: Cluster, _request: PodRequest, rows: Rows) -> BoolArray:
-    """Cards that exist and are not fenced."""
-    return cluster.card_healthy[rows]
-
-
-def model_is_allowed(cluster: Cluster, request: PodRequest, rows: Rows) -> BoolArray:
-    """Cards of an allowed model, by exact token."""
-    allowed = request.shape.models
-    if not allowed:
-        return cluster.card_exists[rows]
-    table = np.array([model in allowed for model in cluster.models] + [False])  # -1, no card, reads the last
-    return np.asarray(table[cluster.card_model[rows]])
-
-
-def isolation_is_accepted(cluster: Cluster, request: PodRequest, rows: Rows) -> BoolArray:
-    """Cards whose mode the pod accepts; a card without a mode yet takes anything."""
-    accepted = accepted_modes(request.shape)
-    table = np.array([mode in accepted for mode in Isolation])
-    return np.asarray(table[cluster.card_isolation[rows]])
-
-
-def accepted_modes(shape: Shape) -> frozenset[Isolation]:
-    """The modes that will do for a shape (SPEC A3)."""
-    if shape.isolation:
-        return shape.isolation | {Isolation.ANY}
-    return WHOLE_MODES if shape.whole else SLICED_MODES
 
 
 def card_is_untouched(cluster: Cluster, request: PodRequest, rows: Rows) -> BoolArray:
@@ -141,14 +148,14 @@ def host_memory_is_left(cluster: Cluster, request: PodRequest, rows: Rows) -> Bo
 
 # ---------------------------------------------------------------- the lists, cheapest explanation first
 
-SHAPE_RULES: tuple[CardRule, ...] = (
-    CardRule(Code.CARD_UNHEALTHY, card_is_healthy, lambda _c, _r, _i, _p: {}),
-    CardRule(
+KIND_RULES: tuple[KindRule, ...] = (
+    KindRule(Code.CARD_UNHEALTHY, card_is_healthy, lambda _c, _r, _i, _p: {}),
+    KindRule(
         Code.CARD_MODEL,
         model_is_allowed,
         lambda c, r, i, p: {"model": c.cards[i][p].model, "asked": _joined(r.shape.models)},
     ),
-    CardRule(
+    KindRule(
         Code.CARD_ISOLATION,
         isolation_is_accepted,
         lambda c, r, i, p: {
@@ -156,6 +163,10 @@ SHAPE_RULES: tuple[CardRule, ...] = (
             "asked": _joined(_mode_name(mode) for mode in accepted_modes(r.shape) if mode is not Isolation.ANY),
         },
     ),
+)
+"""Rules that look at what a card is."""
+
+LOAD_RULES: tuple[CardRule, ...] = (
     CardRule(Code.CARD_IN_USE, card_is_untouched, lambda c, _r, i, p: {"slices": int(c.card_slices[i, p])}),
     CardRule(
         Code.CARD_MEMORY,
@@ -175,7 +186,7 @@ SHAPE_RULES: tuple[CardRule, ...] = (
         },
     ),
 )
-"""Rules that depend on the shape alone: their answer is kept per shape."""
+"""Rules that look at what is left on a card."""
 
 IDENTITY_RULES: tuple[CardRule, ...] = (
     CardRule(Code.CARD_TENANT, tenant_may_share, lambda _c, _r, _i, _p: {}),
@@ -218,10 +229,22 @@ NODE_RULES: tuple[NodeRule, ...] = (
 
 def usable_cards(cluster: Cluster, request: PodRequest, rows: Rows = ALL) -> BoolArray:
     """Cards that could hold one card's part of the pod's *shape*, bool [R, C]. Identity is not looked at."""
-    usable = cluster.card_exists[rows]
-    for rule in SHAPE_RULES:
+    usable = kinds_allowed(cluster, request.shape)[cluster.card_kind[rows]]
+    for rule in LOAD_RULES:
         usable = usable & rule.passes(cluster, request, rows)
     return usable
+
+
+def kinds_allowed(cluster: Cluster, shape: Shape, rules: tuple[KindRule, ...] = KIND_RULES) -> BoolArray:
+    """Which kinds of card pass the rules on kinds, bool [kinds + 1]; the last, "no card", never does. Read only."""
+    return _kinds_allowed(cluster.models, shape, rules)
+
+
+@functools.lru_cache(maxsize=16384)
+def _kinds_allowed(models: tuple[str, ...], shape: Shape, rules: tuple[KindRule, ...]) -> BoolArray:
+    allowed = np.array([all(rule.passes(shape, *kind) for rule in rules) for kind in card_kinds(models)] + [False])
+    allowed.setflags(write=False)
+    return allowed
 
 
 def identity_allows(cluster: Cluster, request: PodRequest, rows: Rows = ALL) -> BoolArray | None:
@@ -239,7 +262,9 @@ def identity_allows(cluster: Cluster, request: PodRequest, rows: Rows = ALL) -> 
 def fitting_nodes(cluster: Cluster, request: PodRequest, usable: BoolArray, rows: Rows = ALL) -> BoolArray:
     """Nodes that could take the pod, bool [R]; ``usable`` is bool [R, C] for the same rows."""
     shape = request.shape
-    fits = usable.sum(axis=1) >= shape.cards if shape.cards else np.ones(len(usable), np.bool_)
+    fits = np.ones(len(usable), np.bool_)
+    if shape.cards:
+        fits = np.einsum("ij->i", usable.view(np.int8), dtype=np.int64) >= shape.cards  # einsum: a sum of short rows
     for rule in NODE_RULES:
         fits = fits & rule.passes(cluster, request, rows)
     return fits
@@ -247,8 +272,12 @@ def fitting_nodes(cluster: Cluster, request: PodRequest, usable: BoolArray, rows
 
 def card_reason(cluster: Cluster, request: PodRequest, node_idx: int, place: int) -> Reason | None:
     """Why this card may not take the pod, or None if it may: the first rule of the lists that says no."""
+    kind = cluster.kind_of(int(cluster.card_kind[node_idx, place]))
+    for kind_rule in KIND_RULES:
+        if kind is None or not kind_rule.passes(request.shape, *kind):
+            return Reason(kind_rule.code, kind_rule.numbers(cluster, request, node_idx, place))
     row = np.array([node_idx])
-    for rule in (*SHAPE_RULES, *IDENTITY_RULES):
+    for rule in (*LOAD_RULES, *IDENTITY_RULES):
         if not rule.passes(cluster, request, row)[0, place]:
             return Reason(rule.code, rule.numbers(cluster, request, node_idx, place))
     return None

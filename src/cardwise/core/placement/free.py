@@ -1,7 +1,8 @@
 """A card's free room as one number: thousandths of the card, the scarcer of memory and compute.
 
 Policies that pack think of a card as a bar of 1000 thousandths. Memory and compute are both on it; what one side has
-free beyond the other cannot be used by itself, so the smaller side is what is left.
+free beyond the other cannot be used by itself, so the smaller side is what is left. ``Cluster.free_milli`` is what is
+left now; here is what a shape would take of it.
 """
 
 from __future__ import annotations
@@ -15,24 +16,16 @@ from cardwise.core.request import Shape
 from cardwise.units import MILLI_PER_CARD
 
 
-def free_milli(cluster: Cluster, rows: Rows = ALL) -> IntArray:
-    """Thousandths of each card that are free, int64 [R, C] in 0-1000; 0 where no card is or it is fenced."""
-    return bar(cluster, cluster.memory_free_mib[rows], cluster.compute_free_milli[rows], rows)
-
-
 def free_milli_after(cluster: Cluster, shape: Shape, rows: Rows = ALL) -> IntArray:
-    """The same for each card, if one card of ``shape`` were put on it, int64 [R, C]; negative where it does not fit."""
+    """``Cluster.free_milli`` of each card if one card of ``shape`` were put on it, int64 [R, C].
+
+    Negative where it does not fit; fenced cards are not looked at: nothing is put on them.
+    """
     if shape.whole:
         return np.zeros_like(cluster.memory_free_mib[rows])
     memory = cluster.memory_free_mib[rows] - memory_asked_mib(cluster, shape, rows)
-    return bar(cluster, memory, cluster.compute_free_milli[rows] - shape.compute_milli, rows)
-
-
-def bar(cluster: Cluster, memory_mib: IntArray, compute_milli: IntArray, rows: Rows) -> IntArray:
-    """min(memory, compute) in thousandths of each card, int64 [R, C]; rounds memory down."""
     total = np.maximum(cluster.memory_total_mib[rows], 1)
-    free = np.minimum(memory_mib * MILLI_PER_CARD // total, compute_milli)
-    return np.where(cluster.card_healthy[rows], free, 0)
+    return np.minimum(memory * MILLI_PER_CARD // total, cluster.compute_free_milli[rows] - shape.compute_milli)
 
 
 def asked_milli(cluster: Cluster, shape: Shape, rows: Rows = ALL) -> IntArray:

@@ -14,6 +14,7 @@ from cardwise.core.arrays import BoolArray, FloatArray
 from cardwise.core.cluster import Cluster
 from cardwise.core.placement.filter import fitting_nodes, identity_allows, usable_cards
 from cardwise.core.placement.links import tightest
+from cardwise.core.placement.mix import Mix
 from cardwise.core.placement.tables import ShapeTables
 from cardwise.core.request import PodRequest, Shape
 
@@ -85,6 +86,11 @@ class Policy(ABC):
     def factors(self, request: PodRequest, node_idx: int) -> dict[str, float]:  # noqa: ARG002 - a hook
         """The parts of the node's cost by name, for ``explain``; empty if the cost has no parts."""
         return {}
+
+    def warm(self, mix: Mix) -> None:
+        """Work out the costs of the mix's shapes ahead of the first decisions; the most frequent are kept longest."""
+        for shape in reversed(mix.shapes):
+            self.tables.columns(self.granted(PodRequest("", shape)).shape)
 
     # ---------------------------------------------------------------- inside
 

@@ -54,6 +54,11 @@ class ShapeTables:
             table.stamp = self.cluster.stamp
         return table.columns
 
+    def forget(self) -> None:
+        """Drop everything that is kept."""
+        self._tables.clear()
+        self._bytes = 0
+
     def _add(self, shape: Shape) -> tuple[FloatArray, ...]:
         columns = self.evaluate(shape, np.arange(self.cluster.nodes_total))
         self._tables[shape] = _Table(self.cluster.stamp, columns)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from cardwise.core.arrays import BoolArray, FloatArray
 from cardwise.core.cluster import Cluster
-from cardwise.core.placement.free import asked_milli, free_milli
+from cardwise.core.placement.free import asked_milli
 from cardwise.core.placement.policy import Policy
 from cardwise.core.request import PodRequest
 from cardwise.units import MILLI_PER_CARD
@@ -40,10 +40,10 @@ class BestFit(Policy):
         """Minus the published score, 0-100."""
         cpu_left = self.cluster.cpu_free_milli[rows] - request.shape.cpu_milli
         asked = np.where(usable, asked_milli(self.cluster, request.shape, rows), MILLI_PER_CARD).min(axis=1, initial=0)
-        gpu_left = free_milli(self.cluster, rows).sum(axis=1) - request.shape.cards * asked
+        gpu_left = self.cluster.free_milli[rows].sum(axis=1) - request.shape.cards * asked
         left_share = 0.5 * cpu_left / self._cpu_max + 0.5 * gpu_left / self._gpu_max
         return (-np.floor(SCORE_MAX * (1.0 - left_share)),)
 
     def card_cost(self, request: PodRequest, node_idx: int, usable: BoolArray) -> FloatArray:
         """The fullest card first."""
-        return np.asarray(free_milli(self.cluster, np.array([node_idx]))[0], np.float64)
+        return np.asarray(self.cluster.free_milli[node_idx], np.float64)

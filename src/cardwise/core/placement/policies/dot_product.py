@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from cardwise.core.arrays import BoolArray, FloatArray
 from cardwise.core.cluster import Cluster
-from cardwise.core.placement.free import asked_milli, free_milli
+from cardwise.core.placement.free import asked_milli
 from cardwise.core.placement.policy import Policy
 from cardwise.core.request import PodRequest
 from cardwise.units import MILLI_PER_CARD
@@ -40,7 +40,7 @@ class DotProduct(Policy):
     ) -> tuple[FloatArray, ...]:
         """Minus the published score, 0-100."""
         shape = request.shape
-        free = free_milli(self.cluster, rows)
+        free = self.cluster.free_milli[rows]
         idle = np.where(self.cluster.card_slices[rows] == 0, free, 0).sum(axis=1)
         gpu_left = idle.astype(np.float64)
         if shape.is_slice:
@@ -56,4 +56,4 @@ class DotProduct(Policy):
 
     def card_cost(self, request: PodRequest, node_idx: int, usable: BoolArray) -> FloatArray:
         """The fullest card first: it has the smallest product."""
-        return free_milli(self.cluster, np.array([node_idx]))[0].astype(np.float64)
+        return self.cluster.free_milli[node_idx].astype(np.float64)

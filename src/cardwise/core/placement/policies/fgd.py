@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from cardwise.core.arrays import BoolArray, FloatArray, IntArray
 from cardwise.core.cluster import Cluster
-from cardwise.core.placement.free import asked_milli, free_milli, free_milli_after
+from cardwise.core.placement.free import asked_milli, free_milli_after
 from cardwise.core.placement.mix import Mix, card_milli
 from cardwise.core.placement.policy import Policy
 from cardwise.core.request import PodRequest, Shape
@@ -65,14 +65,14 @@ class Fgd(Policy):
         row = np.array([node_idx])
         if request.shape.is_slice and request.shape.cards == 1:
             return self._per_card_costs(request.shape, row, usable[None])[0]
-        return free_milli(self.cluster, row)[0].astype(np.float64)
+        return self.cluster.free_milli[node_idx].astype(np.float64)
 
     # ---------------------------------------------------------------- inside
 
     def _node_costs(self, shape: Shape, rows: NDArray[np.intp], usable: BoolArray) -> FloatArray:
         if shape.is_slice and shape.cards == 1:
             return np.asarray(self._per_card_costs(shape, rows, usable).min(axis=1))
-        free = free_milli(self.cluster, rows)
+        free = self.cluster.free_milli[rows]
         before = self._fragment(self.cluster.cpu_free_milli[rows], free, rows)
         if shape.cards:
             order = np.argsort(np.where(usable, free, MILLI_PER_CARD + 1), axis=1, kind="stable")
@@ -90,7 +90,7 @@ class Fgd(Policy):
 
     def _per_card_costs(self, shape: Shape, rows: NDArray[np.intp], usable: BoolArray) -> FloatArray:
         """Cost of putting a one-card slice on each card, float64 [R, C]; infinite where it does not fit."""
-        cpu, free = self.cluster.cpu_free_milli[rows], free_milli(self.cluster, rows)
+        cpu, free = self.cluster.cpu_free_milli[rows], self.cluster.free_milli[rows]
         free_after = np.where(usable, free_milli_after(self.cluster, shape, rows), free)
         fits, fits_after = self._fits(free, rows), self._fits(free_after, rows)
         count, too_small = fits.sum(axis=1), (free[:, :, None] * ~fits).sum(axis=1)
