@@ -22,7 +22,9 @@ from cardwise.core.placement.mix import Mix
 from cardwise.core.placement.policies import POLICIES, Balanced, BalancedWeights, Dense, DenseWeights, make_policy
 from cardwise.core.placement.policy import Policy
 from cardwise.errors import InputError, UserError
+from cardwise.files import read_text
 
+WANT = "a policy file, as `cardwise tune` writes it"
 WEIGHED: dict[str, type[DenseWeights | BalancedWeights]] = {
     Dense.name: DenseWeights,
     Balanced.name: BalancedWeights,
@@ -62,11 +64,9 @@ def choose_policy(name_or_path: str) -> PolicyChoice:
 def read_policy_file(path: Path) -> PolicyChoice:
     """Read and check a policy file. Raises InputError that names the file and the key."""
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(str(path), f"cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(str(path), f"is not a TOML file: {error}") from error
+        content = tomllib.loads(read_text(path, WANT))
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(str(path), f"is not TOML: {error}; give {WANT}") from error
     name = content.get("policy")
     if name not in POLICIES:
         raise InputError(str(path), f"is {name!r}; write one of {_known()}", field="policy")

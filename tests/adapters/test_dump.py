@@ -337,7 +337,7 @@ MIXED = "Whole cards and slices, or unlike slices, in one pod: all were counted 
     ],
 )
 def test_several_gpu_containers_make_one_ask(read, containers, init, shape, notes):
-    history = read(node(), pod("p", *containers, init=init))
+    history = read(node(), pod("p", *containers, init=init, node="", phase="Pending"))
     assert (only_shape(history), history.notes) == (shape, notes)
 
 
@@ -559,7 +559,31 @@ def test_an_ask_that_is_not_read_is_noted(read, item, note):
 def test_a_pod_on_a_time_sliced_node_is_a_whole_card_with_a_note(read):
     history = read(node(gpus="16", labels=T4_LABELS | {"nvidia.com/gpu.replicas": "4"}), whole(name="p"))
     assert only_shape(history).whole
-    assert history.notes == ("Pods that share cards by count are read as whole cards; tell their size: team-a/p.",)
+    assert history.notes == (
+        "Pods that share cards by count are read as whole cards; tell their size: team-a/p.",
+        "Which cards these pods share today is not told, so cards in use are not counted: team-a/p.",
+    )
+
+
+def test_whole_cards_are_held_each_by_its_pod(read):
+    history = read(node(), whole(name="p"))
+    assert history.pods[0].cards_held == {"team-a/p#0"}
+
+
+def test_hami_tells_which_cards_pods_share(read):
+    allocated = {"hami.io/vgpu-devices-allocated": ";GPU-1,NVIDIA,4096,20:GPU-2,NVIDIA,4096,20:;"}
+    history = read(node(), pod("p", slice_container("4096", "20"), annotations=allocated))
+    assert history.pods[0].cards_held == {"GPU-1", "GPU-2"}
+
+
+def test_a_pod_that_waits_holds_nothing(read):
+    history = read(node(), pod("p", WHOLE, node="", phase="Pending"))
+    assert history.pods[0].cards_held == frozenset()
+
+
+def test_a_size_rule_does_not_change_what_is_held_today(read):
+    history = read(node(), whole(name="p"), sizes=[SizeRule("team-a/*", 4096, 20)])
+    assert (only_shape(history).is_slice, history.pods[0].cards_held) == (True, {"team-a/p#0"})
 
 
 def test_items_of_other_kinds_are_passed_over(read):
@@ -599,7 +623,7 @@ def test_the_first_size_rule_that_matches_counts(read):
     assert only_shape(history).memory_mib == 2048
     assert history.notes == (
         "Whole cards became slices of 2048 MiB and 10 %: team-a/resnet.",
-        "No pod with whole cards matches the size rule: team-b/*, team-a/resnet*.",
+        "No pod with whole cards matches --slice: team-b/*, team-a/resnet*.",
     )
 
 
@@ -616,7 +640,7 @@ def test_a_size_rule_refuses_other_memory_with_the_accepted_forms(memory):
     with pytest.raises(UserError) as caught:
         parse_size_rule(f"a/b={memory}:20")
     rule = f"a/b={memory}:20"
-    assert str(caught.value) == f"size rule {rule!r}: {memory!r} is not an amount of card memory; {MEMORY_FORMS}"
+    assert str(caught.value) == f"--slice {rule!r}: {memory!r} is not an amount of card memory; {MEMORY_FORMS}"
 
 
 @pytest.mark.parametrize(
@@ -638,7 +662,7 @@ def test_a_size_rule_refuses_other_memory_with_the_accepted_forms(memory):
 def test_a_size_rule_that_cannot_be_meant_is_refused(text, message):
     with pytest.raises(UserError) as caught:
         parse_size_rule(text)
-    assert str(caught.value) == f"size rule {text!r}: {message}"
+    assert str(caught.value) == f"--slice {text!r}: {message}"
 
 
 def test_card_memory_is_told_by_product():

@@ -50,7 +50,7 @@ def read_dump(path: Path, sizes: Sequence[SizeRule] = (), card_memory: Mapping[s
     for product in inventory.unused_products():
         notes.add("No node has the cards of --card-memory", product)
     for pattern in reader.unused_patterns():
-        notes.add("No pod with whole cards matches the size rule", pattern)
+        notes.add("No pod with whole cards matches --slice", pattern)
     return History(str(path), nodes, pods, notes.lines())
 
 
@@ -89,7 +89,8 @@ class _Pods:
         pod = found.object
         service = service_of(pod)
         try:
-            ask = self._sized(pod, pod_gpu_ask(pod.spec), service)
+            asked = pod_gpu_ask(pod.spec)
+            ask = self._sized(pod, asked, service)
             request = PodRequest(pod.name, pod_shape(pod, ask), service=service, tenant=pod.metadata.namespace)
         except NotAQuantityError as exc:
             raise found.error(f"pod {pod.name}", str(exc)) from exc
@@ -99,7 +100,20 @@ class _Pods:
         self._note_limits(pod, ask)
         created = pod.metadata.creation_timestamp
         created_s = (created - start).total_seconds() if created is not None and start is not None else None
-        return PodRecord(request, created_s, node=self._node(pod))
+        node = self._node(pod)
+        return PodRecord(request, created_s, node=node, cards_held=self._held(pod, asked) if node else frozenset())
+
+    def _held(self, pod: Pod, asked: GpuAsk) -> frozenset[str]:
+        """Names of the cards that a running pod holds today: HAMi tells them, whole cards are a pod's own."""
+        allocated = pod.metadata.annotations.get(wire.ANNOTATION_HAMI_ALLOCATED, "")
+        uuids = {card.partition(",")[0] for card in allocated.replace(";", ":").split(":") if card.strip()}
+        if uuids:
+            return frozenset(uuids)
+        if asked.whole and pod.spec.node_name not in self._shared_nodes:
+            return frozenset(f"{pod.name}#{i}" for i in range(asked.cards))
+        if asked.cards:
+            self._notes.add("Which cards these pods share today is not told, so cards in use are not counted", pod.name)
+        return frozenset()
 
     def _sized(self, pod: Pod, ask: GpuAsk, service: str) -> GpuAsk:
         """The ask, or what a size rule makes of whole cards."""

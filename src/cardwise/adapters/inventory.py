@@ -14,7 +14,6 @@ from typing import TypeVar
 import msgspec
 
 from cardwise.adapters import wire
-from cardwise.adapters.files import seen
 from cardwise.adapters.kube_objects import Amounts, Node
 from cardwise.adapters.kubectl_list import Found
 from cardwise.adapters.notes import Notes
@@ -22,6 +21,7 @@ from cardwise.adapters.quantity import MAX_CARD_MIB, parse_card_mib, parse_count
 from cardwise.core.cluster import CardSpec, NodeSpec
 from cardwise.core.request import Isolation
 from cardwise.errors import UserError
+from cardwise.files import seen
 
 UNKNOWN_MODEL = "UNKNOWN"
 """The model of cards on a node without a product label."""

@@ -13,9 +13,9 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from cardwise.adapters.files import read_text, seen
 from cardwise.adapters.kube_objects import Node, Pod
 from cardwise.errors import InputError
+from cardwise.files import read_text, seen
 
 COMMAND = "kubectl get nodes,pods -A -o json"
 WANT = f"the output of `{COMMAND}`"

@@ -16,11 +16,11 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from cardwise.adapters.files import read_text, seen, write_texts
 from cardwise.core.cluster import CardSpec, NodeSpec
 from cardwise.core.history import History, PodRecord
 from cardwise.core.request import PodRequest, Shape
 from cardwise.errors import InputError, UserError
+from cardwise.files import read_text, seen, write_texts
 from cardwise.units import MILLI_PER_CARD
 
 CARD_MEMORY_MIB: Mapping[str, int] = MappingProxyType(

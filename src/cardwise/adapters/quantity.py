@@ -12,7 +12,7 @@ import math
 import re
 from fractions import Fraction
 
-from cardwise.adapters.files import seen
+from cardwise.files import seen
 
 MIB = 2**20
 MAX_CARD_MIB = 2**20

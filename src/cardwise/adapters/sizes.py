@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from cardwise.adapters.files import seen
 from cardwise.adapters.quantity import parse_card_mib
 from cardwise.errors import UserError
+from cardwise.files import seen
 
 _FORM = "write NAMESPACE/NAME=MEMORY:PERCENT, such as team-a/resnet-*=4096:20"
 
@@ -44,15 +44,15 @@ def parse_size_rule(text: str) -> SizeRule:
     pattern, equals, size = text.rpartition("=")
     memory, colon, cores = size.partition(":")
     if not (pattern and equals and colon):
-        raise UserError(f"size rule {seen(text)}: {_FORM}")
+        raise UserError(f"--slice {seen(text)}: {_FORM}")
     if "/" not in pattern and pattern[0] not in "*?[":
-        raise UserError(f"size rule {seen(text)}: {seen(pattern)} names no namespace and matches no pod; {_FORM}")
+        raise UserError(f"--slice {seen(text)}: {seen(pattern)} names no namespace and matches no pod; {_FORM}")
     try:
         memory_mib = parse_card_mib(memory)
     except ValueError as exc:
-        raise UserError(f"size rule {seen(text)}: {exc}") from exc
+        raise UserError(f"--slice {seen(text)}: {exc}") from exc
     if not re.fullmatch(r"[0-9]{1,3}", cores) or not 1 <= int(cores) <= 100:
-        raise UserError(f"size rule {seen(text)}: {seen(cores)} is not a percentage; write a whole number, 1 to 100")
+        raise UserError(f"--slice {seen(text)}: {seen(cores)} is not a percentage; write a whole number, 1 to 100")
     return SizeRule(pattern, memory_mib, int(cores))
 
 

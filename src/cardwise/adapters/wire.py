@@ -34,6 +34,8 @@ LABEL_ZONES = ("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io
 LABEL_POD_HASHES = ("pod-template-hash", "rollouts-pod-template-hash")
 """What a Deployment, or an Argo Rollout, appends to the names of its ReplicaSets."""
 ANNOTATION_HAMI_CARDS = "hami.io/node-nvidia-register"
+ANNOTATION_HAMI_ALLOCATED = "hami.io/vgpu-devices-allocated"
+"""On a pod: per container, ended by ``;``, its cards, each ``uuid,type,MiB,percent`` and ended by ``:``."""
 ANNOTATIONS_HAMI_TYPES = ("nvidia.com/use-gputype", "nvidia.com/nouse-gputype")
 
 _SHARED_SUFFIX = "-SHARED"

@@ -17,7 +17,8 @@ from cardwise.core.history import History
 from cardwise.core.placement.policies import POLICIES
 from cardwise.errors import UserError
 from cardwise.replay.batch import Job, run_jobs
-from cardwise.replay.outcome import Replayed, Report
+from cardwise.replay.need import Need, cards_needed
+from cardwise.replay.outcome import Replayed
 from cardwise.replay.table import render
 from cardwise.replay.workload import CHURN_LIFETIMES, Regime
 
@@ -86,18 +87,22 @@ def replay_command(
         _check_report(html)
     with shown(console, "replaying", wanted=not as_json) as on_progress:
         results = run_jobs(history, jobs, workers=workers, on_progress=on_progress)
+    need = cards_needed(history, chosen) if history_input.dump else None
     if html is not None:
-        _write_html(results, history, html)
+        _write_html(results, history, html, need)
         console.print(f"wrote {html}")
     if as_json:
-        sys.stdout.write(as_json_text(results))
-    else:
-        Console().print(render(results))
+        sys.stdout.write(as_json_text(results, need))
+        return
+    Console().print(render(results))
+    if need is not None:
+        Console().print(need.sentence)
 
 
-def as_json_text(results: list[Replayed]) -> str:
+def as_json_text(results: list[Replayed], need: Need | None) -> str:
     """The documented object: docs/reference/replay-json.md."""
-    return msgspec.json.format(msgspec.json.encode(Report(runs=[each.run for each in results]))).decode() + "\n"
+    told = {"runs": [each.run for each in results]} | ({"need": need} if need else {})
+    return msgspec.json.format(msgspec.json.encode(told)).decode() + "\n"
 
 
 def _introduce(console: Console, history: History) -> None:
@@ -115,10 +120,10 @@ def _check_report(path: Path) -> None:
         raise UserError(f"--html {path}: there is no folder {path.parent}")
 
 
-def _write_html(results: list[Replayed], history: History, path: Path) -> None:
+def _write_html(results: list[Replayed], history: History, path: Path, need: Need | None) -> None:
     from cardwise.replay.html import write_report  # noqa: PLC0415 - as above
 
-    write_report(results, history, path)
+    write_report(results, history, path, need)
 
 
 def _distinct(values: tuple[_T, ...]) -> tuple[_T, ...]:

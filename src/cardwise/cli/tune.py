@@ -11,12 +11,12 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from cardwise.adapters.files import write_text
 from cardwise.cli.inputs import HistoryInput, history_options, load_history
 from cardwise.cli.progress import shown
 from cardwise.config import choose_policy, policy_file_text
 from cardwise.core.placement.policies import Dense
 from cardwise.errors import UserError
+from cardwise.files import write_text
 from cardwise.replay.workload import Regime
 
 EXIT_NO_IMPROVEMENT = 3

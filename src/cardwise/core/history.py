@@ -13,12 +13,15 @@ class PodRecord:
     """One pod of the past. Times in seconds from the start of the history; None where the source does not know.
 
     node: where it ran, by name; empty if it never did or the source does not know.
+    cards_held: the cards that it holds today, by any names that are unique in the history; a card that pods share bears
+        one name. Empty if it holds none or the source does not know which.
     """
 
     request: PodRequest
     created_s: float | None = None
     deleted_s: float | None = None
     node: str = ""
+    cards_held: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,11 @@ from pathlib import Path
 import msgspec
 
 from cardwise import __version__
-from cardwise.adapters.files import write_texts
 from cardwise.core.history import History
 from cardwise.core.reasons import WORDINGS
 from cardwise.errors import UserError
+from cardwise.files import write_texts
+from cardwise.replay.need import Need
 from cardwise.replay.outcome import Replayed
 from cardwise.replay.verdict import (
     cell,
@@ -47,16 +48,16 @@ MOST_REASONS = 5
 """Reasons that the plot shows, and says that it does; the table has all."""
 
 
-def write_report(results: Sequence[Replayed], history: History, path: Path) -> None:
+def write_report(results: Sequence[Replayed], history: History, path: Path, need: Need | None = None) -> None:
     """Write the report on runs of one cluster, regime and load, each policy over one or more seeds.
 
     Raises UserError, and leaves what stood at ``path`` as it was, if the file cannot be written; ValueError if there
     are no runs or they cannot be compared.
     """
-    write_texts({path: render_report(results, history)})
+    write_texts({path: render_report(results, history, need)})
 
 
-def render_report(results: Sequence[Replayed], history: History) -> str:
+def render_report(results: Sequence[Replayed], history: History, need: Need | None = None) -> str:
     """The report as text."""
     ground = common_ground(results)
     contenders = rank(results, ground)
@@ -85,6 +86,7 @@ def render_report(results: Sequence[Replayed], history: History) -> str:
         has_winner=has_winner(contenders),
         headline=headline(contenders, ground),
         lead=lead(contenders, ground),
+        need=need,
         columns=columns(results, ground),
         cell=cell,
         parts=parts(),

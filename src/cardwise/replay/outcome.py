@@ -40,13 +40,6 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """The object that ``replay --json`` prints."""
-
-    runs: list[Run]
-
-
-@dataclass(frozen=True, slots=True)
 class Leftover:
     """What no pod uses at the end of a run, in cards, by why. The parts sum to what is not allocated.
 

@@ -103,6 +103,18 @@ def make_workload(history: History, regime: Regime, *, load: float, seed: int, a
     return _trace(history, pods, demand, capacity, seed=seed)
 
 
+def as_is(history: History) -> Workload:
+    """Every pod of the history once, in the order of creation: what a cluster needs for what it runs today."""
+    memory_mib = reference_memory_mib(history)
+    pods = sorted(history.pods, key=lambda pod: (pod.created_s or 0.0, pod.request.name))
+    arrivals = tuple(
+        Arrival(pod.request, demand_milli(pod.request.shape, memory_mib), float(step)) for step, pod in enumerate(pods)
+    )
+    capacity = capacity_milli(history)
+    load = sum(arrival.demand_milli for arrival in arrivals) / capacity
+    return Workload(Regime.FILL, load, 0, capacity, arrivals)
+
+
 def _fill(pods: Sequence[PodRecord], demand: NDArray[np.int64], capacity: int, *, load: float, seed: int) -> Workload:
     """Shuffle; drop random pods above ``load`` × capacity, or append drawn ones until the next would exceed it."""
     rng = np.random.default_rng([seed, FILL_SALT])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cardwise.core.arrays import ALL, IntArray, Rows
+from cardwise.core.arrays import ALL, BoolArray, IntArray, Rows
 from cardwise.core.cluster import Cluster
 from cardwise.core.placement.filter import memory_asked_mib
 from cardwise.core.request import Shape
@@ -37,3 +37,9 @@ def asked_milli(cluster: Cluster, shape: Shape, rows: Rows = ALL) -> IntArray:
         return np.full_like(total, max(shape.memory_milli, shape.compute_milli))
     memory = -(-shape.memory_mib * MILLI_PER_CARD // np.maximum(total, 1))
     return np.maximum(memory, shape.compute_milli)
+
+
+def least_asked_milli(cluster: Cluster, shape: Shape, rows: Rows, usable: BoolArray) -> IntArray:
+    """The least that :func:`asked_milli` is on any usable card of each node, int64 [R]; 1000 where none is usable."""
+    asked = np.where(usable, asked_milli(cluster, shape, rows), MILLI_PER_CARD)
+    return asked.min(axis=1, initial=MILLI_PER_CARD)

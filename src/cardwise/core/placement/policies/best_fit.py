@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from cardwise.core.arrays import BoolArray, FloatArray
 from cardwise.core.cluster import Cluster
-from cardwise.core.placement.free import asked_milli
+from cardwise.core.placement.free import least_asked_milli
 from cardwise.core.placement.policy import Policy
 from cardwise.core.request import PodRequest
 from cardwise.units import MILLI_PER_CARD
@@ -39,7 +39,7 @@ class BestFit(Policy):
     ) -> tuple[FloatArray, ...]:
         """Minus the published score, 0-100."""
         cpu_left = self.cluster.cpu_free_milli[rows] - request.shape.cpu_milli
-        asked = np.where(usable, asked_milli(self.cluster, request.shape, rows), MILLI_PER_CARD).min(axis=1, initial=0)
+        asked = least_asked_milli(self.cluster, request.shape, rows, usable)
         gpu_left = self.cluster.free_milli[rows].sum(axis=1) - request.shape.cards * asked
         left_share = 0.5 * cpu_left / self._cpu_max + 0.5 * gpu_left / self._gpu_max
         return (-np.floor(SCORE_MAX * (1.0 - left_share)),)

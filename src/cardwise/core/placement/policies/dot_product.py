@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from cardwise.core.arrays import BoolArray, FloatArray
 from cardwise.core.cluster import Cluster
-from cardwise.core.placement.free import asked_milli
+from cardwise.core.placement.free import least_asked_milli
 from cardwise.core.placement.policy import Policy
 from cardwise.core.request import PodRequest
 from cardwise.units import MILLI_PER_CARD
@@ -49,7 +49,7 @@ class DotProduct(Policy):
                 np.where(shared, free, np.inf).min(axis=1, initial=np.inf), np.where(idle > 0, gpu_left, np.inf)
             )
             gpu_left = np.where(np.isfinite(gpu_left), gpu_left, 0.0)
-        asked = np.where(usable, asked_milli(self.cluster, shape, rows), MILLI_PER_CARD).min(axis=1, initial=0)
+        asked = least_asked_milli(self.cluster, shape, rows, usable)
         cpu = (self.cluster.cpu_free_milli[rows] / self._cpu_max) * (shape.cpu_milli / self._cpu_max)
         gpu = (gpu_left / self._gpu_max) * (shape.cards * asked / self._gpu_max)
         return (-np.floor(SCORE_MAX * (1.0 - (cpu + gpu) / 2)),)
