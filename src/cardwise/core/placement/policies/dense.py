@@ -11,7 +11,7 @@ room       places lost for the shapes that need several cards on one node, price
 models     card models that restricted pods depend on, priced the same way, so that pods that may run anywhere leave
            them alone while there is another choice.
 
-A small term prefers nodes that are nearly full, so that others can drain, and breaking an untouched card costs a bit.
+Small terms gather slices on cards that are begun and pods on nodes that are nearly full, so that others can drain.
 The policy never refuses a pod that fits. Method, sources, tuning and results: docs/concepts/dense.md.
 """
 
@@ -45,9 +45,10 @@ class DenseWeights:
     choice: usable share of the cluster below which room and model prices fall off: with little left, being choosy is
     dear.
     links: per card, for cards of a multi-card pod that are far from each other (SPEC B4).
-    untouched: for breaking an untouched card. node_free: per free card of the node, so that full nodes come first and
-    others drain. cpu_left: for pods without cards, per CPU left on the node over the largest node's: CPU that lies
-    about in small pieces is as lost as slivers of cards are. grain: costs closer than this are equal.
+    untouched: for breaking an untouched card. card_free: per free card of the card that a slice goes to, so that slices
+    gather on cards that are begun. node_free: per free card of the node, so that full nodes come first, others drain.
+    cpu_left: for pods without cards, per CPU left on the node over the largest node's: CPU that lies about in small
+    pieces is as lost as slivers of cards are. grain: costs closer than this are equal.
     """
 
     sliver: float = 1.0
@@ -62,6 +63,7 @@ class DenseWeights:
     links: float = 0.05
     untouched: float = 0.2
     node_free: float = 0.0015
+    card_free: float = 0.08
     cpu_left: float = 0.064
     grain: float = 0.004
 
@@ -182,7 +184,10 @@ class Dense(Policy):
             taken = _lowest(np.where(usable, self._order(before, sliver), np.inf), shape.cards)
             cost = w.node_free / MILLI_PER_CARD * np.einsum("ij->i", free)
             if shape.is_slice:
-                cost += np.einsum("ij,ij->i", taken, w.sliver * sliver + w.untouched * (free == MILLI_PER_CARD))
+                per_card = (
+                    w.sliver * sliver + w.untouched * (free == MILLI_PER_CARD) + w.card_free / MILLI_PER_CARD * free
+                )
+                cost += np.einsum("ij,ij->i", taken, per_card)
             if shape.cards > 1:
                 cost += w.links * shape.cards * (1.0 - self._link_scores(usable, rows, shape.cards))
             free = np.where(taken, free_milli_after(self.cluster, shape, rows), free)
