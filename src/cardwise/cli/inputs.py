@@ -24,6 +24,17 @@ SYNTHETIC_NODES, SYNTHETIC_SEED = 200, 1
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+class NumberRange(click.FloatRange):
+    """A range that "nan" is not in: click's own lets it pass, for it compares with nothing."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:  # noqa: ANN401
+        """As click does, and refuse what is not a number."""
+        number = float(super().convert(value, param, ctx))
+        if number != number:  # noqa: PLR0124 - only NaN differs from itself
+            self.fail(f"{value} is not a number.", param, ctx)
+        return number
+
+
 @dataclass(frozen=True, slots=True)
 class HistoryInput:
     """What the user said of the history to use."""

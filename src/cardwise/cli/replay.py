@@ -10,7 +10,7 @@ import click
 import msgspec
 from rich.console import Console
 
-from cardwise.cli.inputs import HistoryInput, history_options, load_history
+from cardwise.cli.inputs import HistoryInput, NumberRange, history_options, load_history
 from cardwise.cli.progress import shown
 from cardwise.config import choose_policy
 from cardwise.core.history import History
@@ -45,7 +45,7 @@ DEFAULT_LOAD = {Regime.FILL: 1.3, Regime.CHURN: 0.9, Regime.TRACE: 1.0}
 )
 @click.option(
     "--load",
-    type=click.FloatRange(min=0, min_open=True, max=10),
+    type=NumberRange(min=0, min_open=True, max=10),
     help="GPU asked for over GPU there is. Default: 1.3 for fill, 0.9 for churn; trace has its own.",
 )
 @click.option(

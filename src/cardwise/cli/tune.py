@@ -11,7 +11,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from cardwise.cli.inputs import HistoryInput, history_options, load_history
+from cardwise.cli.inputs import HistoryInput, NumberRange, history_options, load_history
 from cardwise.cli.progress import shown
 from cardwise.config import choose_policy, policy_file_text
 from cardwise.core.placement.policies import Dense
@@ -38,7 +38,7 @@ EXIT_NO_IMPROVEMENT = 3
 @click.option("--arrivals", type=click.IntRange(min=100), default=12_000, show_default=True, help="Pods per churn run.")
 @click.option(
     "--held-out",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    type=NumberRange(0, 1, min_open=True, max_open=True),
     default=0.3,
     show_default=True,
     help="Share of the pods that the search never sees and the verdict is made on; the latest, where times are known.",

@@ -16,7 +16,6 @@ from cardwise.replay.verdict import (
     Ground,
     allocated,
     common_ground,
-    duration,
     has_winner,
     headline,
     percent,
@@ -33,12 +32,14 @@ def render(results: Sequence[Replayed]) -> RenderableType:
     ground = common_ground(results)
     contenders = rank(results, ground)
     table = Table(title=_title(ground), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for name in ("policy", "allocated", f"cards {ground.idle_word}", "refused", "mostly for", "decision p50", "p99"):
+    for name in ("policy", "allocated", f"cards {ground.idle_word}", "refused", "mostly for", "p50 ms", "p99 ms"):
         words = name in {"policy", "mostly for"}
-        table.add_column(name, justify="left" if words else "right", no_wrap=words)
+        longest = max(map(len, name.split()))
+        table.add_column(name, justify="left" if words else "right", no_wrap=words, min_width=longest)
     for each in contenders:
         table.add_row(*_row(each), style="bold green" if each.rank == 0 and has_winner(contenders) else "")
-    return Group(table, Text(headline(contenders, ground)))
+    legend = Text("p50, p99: time to choose a node and cards for one pod", style="dim")
+    return Group(table, legend, Text(headline(contenders, ground)))
 
 
 def _row(each: Contender) -> list[str]:
@@ -49,8 +50,8 @@ def _row(each: Contender) -> list[str]:
         f"{each.mean(unallocated):,.0f}",
         percent(each.mean(refused)),
         WORDINGS[max(reasons, key=lambda code: refused_of(each, code))].short if reasons else "–",
-        duration(each.mean(lambda run: run.decision_us_p50)),
-        duration(each.mean(lambda run: run.decision_us_p99)),
+        f"{each.mean(lambda run: run.decision_us_p50) / 1000:.2f}",
+        f"{each.mean(lambda run: run.decision_us_p99) / 1000:.2f}",
     ]
 
 

@@ -8,7 +8,7 @@ import pytest
 from cardwise.core.placement.choose import choose, tie_ranks
 from cardwise.core.placement.links import Link
 from cardwise.core.placement.mix import Mix
-from cardwise.core.placement.policies import Balanced, Dense, DenseWeights, make_policy
+from cardwise.core.placement.policies import POLICIES, Balanced, Dense, DenseWeights, make_policy
 from tests.builders import CARD_MIB, card, cluster, cpu_only, node, pod, share_of, slice_of, whole
 
 NVLINK_PAIRS = [
@@ -134,9 +134,10 @@ def test_balanced_prefers_the_node_that_has_the_weights():
     assert place(c, Balanced(c), pod(model_key="llama"))[0] == "warm"
 
 
-def test_a_second_replica_never_joins_the_only_node_of_its_service_if_another_fits():
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_second_replica_never_joins_the_only_node_of_its_service_if_another_fits(name):
     c = cluster(node("big", [card(memory_mib=81920)] * 8), node("small", [card(memory_mib=8192)]))
-    policy = Balanced(c)
+    policy = make_policy(name, c, Mix.of([slice_of()]))
     nodes = {place(c, policy, pod(f"p{i}", service="s"))[0] for i in range(2)}
     assert nodes == {"big", "small"}
 

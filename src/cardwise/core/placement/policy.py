@@ -15,10 +15,13 @@ from cardwise.core.cluster import Cluster
 from cardwise.core.placement.filter import fitting_nodes, identity_allows, usable_cards
 from cardwise.core.placement.links import tightest
 from cardwise.core.placement.mix import Mix
+from cardwise.core.placement.score import sole_node
 from cardwise.core.placement.tables import ShapeTables
 from cardwise.core.request import PodRequest, Shape
 
 INFEASIBLE = np.inf
+SOLE_NODE_COST = 1e6
+"""More than any policy's costs differ by."""
 
 
 class Policy(ABC):
@@ -60,13 +63,19 @@ class Policy(ABC):
     # ---------------------------------------------------------------- what it answers
 
     def costs(self, request: PodRequest) -> FloatArray:
-        """Cost of the pod on every node, float64 [N]; infinite where it does not fit."""
+        """Cost of the pod on every node, float64 [N]; infinite where it does not fit. Read only.
+
+        The only node that holds a service's replicas so far is the last choice for the next one (SPEC B5).
+        """
         request = self.granted(request)
         allowed = identity_allows(self.cluster, request)
         if allowed is None:
-            return self.combine(request, self.tables.columns(request.shape))
-        rows = np.arange(self.cluster.nodes_total)
-        return self.combine(request, self._evaluate(request, rows, usable_cards(self.cluster, request) & allowed))
+            columns = self.tables.columns(request.shape)
+        else:
+            rows = np.arange(self.cluster.nodes_total)
+            columns = self._evaluate(request, rows, usable_cards(self.cluster, request) & allowed)
+        costs, sole = self.combine(request, columns), sole_node(self.cluster, request)
+        return costs if sole is None else np.where(np.arange(len(costs)) == sole, costs + SOLE_NODE_COST, costs)
 
     def places(self, request: PodRequest, node_idx: int) -> tuple[int, ...]:
         """The card places the pod takes on a node that fits it."""

@@ -71,6 +71,15 @@ def score_domain_spread(cluster: Cluster, service: str, rows: Rows) -> FloatArra
     return np.asarray(1.0 - near / (3.0 * len(replicas)))
 
 
+def node_share(cluster: Cluster, service: str) -> FloatArray:
+    """Share of the service's replicas that each node holds, float64 [N]; 0 for a service without replicas."""
+    share = np.zeros(cluster.nodes_total)
+    replicas = _replicas(cluster, service)
+    for pod in replicas:
+        share[cluster.slices[pod].node_idx] += 1.0 / len(replicas)
+    return share
+
+
 def sole_node(cluster: Cluster, request: PodRequest) -> int | None:
     """The node that holds all replicas of the pod's service, if one does: the next replica should go elsewhere (B5)."""
     nodes = {cluster.slices[pod].node_idx for pod in _replicas(cluster, request.service)}

@@ -1,8 +1,7 @@
 """``balanced``: the default for latency-sensitive pods (SPEC B2). Spreads load, by four facts with fixed weights.
 
 0.4 · free memory + 0.3 · compute headroom + 0.2 · model-cache affinity + 0.1 · failure-domain spread, of the best card;
-pods that need several cards also weigh how close those are (SPEC B4). A second replica avoids the only node that holds
-the first (SPEC B5) wherever another node fits.
+pods that need several cards also weigh how close those are (SPEC B4).
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from cardwise.core.placement.score import (
     score_domain_spread,
     score_free_memory,
     score_model_cache,
-    sole_node,
 )
 from cardwise.core.request import PodRequest
 
@@ -35,10 +33,6 @@ class BalancedWeights:
     cache: float = 0.2
     spread: float = 0.1
     links: float = 0.5
-
-
-SOLE_NODE_COST = 10.0
-"""More than all scores together: the only node of a service is the last choice for its next replica."""
 
 
 class Balanced(Policy):
@@ -71,16 +65,13 @@ class Balanced(Policy):
         return np.zeros(len(rows)), by_card, links
 
     def combine(self, request: PodRequest, columns: tuple[FloatArray, ...]) -> FloatArray:
-        """Add what depends on who the pod is: model cache, spread, and the rule of two nodes."""
+        """Add what depends on who the pod is: model cache and spread."""
         feasible, by_card, links = columns
         everywhere = slice(None)
         cost = feasible - links - self.weights.cache * score_model_cache(self.cluster, request.model_key, everywhere)
         if request.shape.cards:
             by_card = by_card + self.weights.spread * score_domain_spread(self.cluster, request.service, everywhere)
             cost -= np.where(np.isfinite(cost), _mean_of_best(by_card, request.shape.cards), 0.0)
-        sole = sole_node(self.cluster, request)
-        if sole is not None:
-            cost[sole] += SOLE_NODE_COST
         return cost
 
     def card_cost(self, request: PodRequest, node_idx: int, usable: BoolArray) -> FloatArray:

@@ -30,6 +30,7 @@ from cardwise.core.placement.links import link_scores
 from cardwise.core.placement.mix import Mix, card_milli
 from cardwise.core.placement.outlook import EPSILON, Outlook
 from cardwise.core.placement.policy import Policy
+from cardwise.core.placement.score import node_share
 from cardwise.core.request import PodRequest, Shape
 from cardwise.units import MILLI_PER_CARD
 
@@ -44,7 +45,8 @@ class DenseWeights:
     model, model_scale: the same for card models that restricted pods depend on, in shares of their demand.
     choice: usable share of the cluster below which room and model prices fall off: with little left, being choosy is
     dear.
-    links: per card, for cards of a multi-card pod that are far from each other (SPEC B4).
+    links: per card, for cards of a multi-card pod that are far from each other (SPEC B4). spread: for the share of the
+    pod's service that the node holds already (SPEC B5).
     untouched: for breaking an untouched card. card_free: per free card of the card that a slice goes to, so that slices
     gather on cards that are begun. node_free: per free card of the node, so that full nodes come first, others drain.
     cpu_left: for pods without cards, per CPU left on the node over the largest node's: CPU that lies about in small
@@ -61,6 +63,7 @@ class DenseWeights:
     model_scale: float = 1.6
     choice: float = 0.1
     links: float = 0.05
+    spread: float = 0.05
     untouched: float = 0.2
     node_free: float = 0.0015
     card_free: float = 0.08
@@ -146,6 +149,8 @@ class Dense(Policy):
         cost = fixed + lost @ self._room_prices
         if request.shape.cards and len(self.outlook.restricted.share):
             cost += self._asked_cards(request.shape) * self._model_prices.take(model.astype(np.intp))
+        if request.service:
+            cost += self.weights.spread * node_share(self.cluster, request.service)
         grain = self.weights.grain
         return np.rint(cost / grain) * grain if grain else cost
 

@@ -1,0 +1,177 @@
+"""The command line as a process: what it prints where, and how it ends."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+
+import msgspec
+import pytest
+
+from cardwise.replay.outcome import Run
+
+NODES = "sn,cpu_milli,memory_mib,gpu,model\nn0,64000,262144,2,T4\nn1,64000,262144,4,A10\n"
+PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\n" + "".join(
+    f"p{i},2000,4096,1,{milli},\n" for i, milli in enumerate([500, 250, 1000, 800, 200, 300] * 5)
+)
+
+
+def cardwise(*args, cwd=None, env=None):
+    return subprocess.run(
+        [sys.executable, "-c", "from cardwise.cli.main import main; main()", *map(str, args)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=cwd,
+        env=env,
+        check=False,
+    )
+
+
+@pytest.fixture
+def files(tmp_path):
+    (tmp_path / "nodes.csv").write_text(NODES)
+    (tmp_path / "pods.csv").write_text(PODS)
+    return ["--nodes", tmp_path / "nodes.csv", "--pods", tmp_path / "pods.csv", "--workers", "1"]
+
+
+def test_json_is_one_documented_object_and_nothing_else_on_stdout(files):
+    done = cardwise("replay", *files, "--policy", "dense", "--policy", "fgd", "--seed", "1", "--seed", "2", "--json")
+    told = json.loads(done.stdout)
+    assert list(told) == ["runs"]
+    runs = [msgspec.convert(run, Run) for run in told["runs"]]  # raises on a missing or misnamed field
+    assert [(run.policy, run.seed) for run in runs] == [("dense", 1), ("dense", 2), ("fgd", 1), ("fgd", 2)]
+
+
+def test_the_table_names_every_policy_and_the_best(files):
+    done = cardwise("replay", *files, "--policy", "best-fit", "--policy", "whole-card")
+    assert done.returncode == 0
+    assert "best-fit leaves" in done.stdout
+    assert "whole-card" in done.stdout
+
+
+def test_the_same_seed_prints_the_same_figures(files):
+    first, second = (
+        [
+            {key: value for key, value in run.items() if key not in {"decision_us_p50", "decision_us_p99", "wall_s"}}
+            for run in json.loads(cardwise("replay", *files, "--policy", "dense", "--json").stdout)["runs"]
+        ]
+        for _ in range(2)
+    )
+    assert first == second
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        pytest.param(["--policy", "densee"], "no policy is called 'densee'; write one of whole-card", id="policy"),
+        pytest.param(["--policy", "no.toml"], "no.toml: no such file; give a policy file", id="policy file"),
+        pytest.param(["--load", "0"], "0.0 is not in the range 0<x<=10", id="load 0"),
+        pytest.param(["--load", "nan"], "nan is not a number", id="load NaN"),
+        pytest.param(["--seed", "-1"], "-1 is not in the range x>=0", id="seed"),
+        pytest.param(["--regime", "filll"], "'filll' is not one of 'fill', 'churn', 'trace'", id="regime"),
+        pytest.param(["--regime", "trace"], "pod p0 has no creation time, which the trace regime needs", id="no times"),
+        pytest.param(["--html", "/no/such/folder/r.html"], "there is no folder /no/such/folder", id="html"),
+        pytest.param(["--slice", "a/b=1:1"], "--slice and --card-memory only go with --dump", id="slice without dump"),
+    ],
+)
+def test_a_wrong_option_ends_with_2_and_one_clear_line(files, args, message):
+    done = cardwise("replay", *files, *args)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_nodes_without_pods_is_told(tmp_path, files):
+    done = cardwise("replay", *files[:2])
+    assert (done.returncode, done.stderr) == (
+        2,
+        "error: --nodes and --pods go together: give both, or neither for the built-in choice\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("pods", "message"),
+    [
+        pytest.param(PODS.replace("p3,2000", "p3,-2000"), "pods.csv:5: cpu_milli", id="negative"),
+        pytest.param(PODS.replace("gpu_milli,gpu_spec", "milli,gpu_spec"), "gpu_milli", id="missing column"),
+        pytest.param("", "pods.csv: is empty", id="empty"),
+    ],
+)
+def test_a_bad_trace_names_file_line_and_field(tmp_path, files, pods, message):
+    (tmp_path / "pods.csv").write_text(pods)
+    done = cardwise("replay", *files)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_dump_that_is_gzip_compressed_says_so(tmp_path):
+    (tmp_path / "dump.json").write_bytes(gzip.compress(b"{}"))
+    done = cardwise("replay", "--dump", tmp_path / "dump.json")
+    assert done.returncode == 2
+    assert "dump.json: is gzip-compressed; run gunzip first" in done.stderr
+
+
+def test_a_failed_run_leaves_no_report_behind(tmp_path, files):
+    (tmp_path / "pods.csv").write_text("name\n")
+    assert cardwise("replay", *files, "--html", tmp_path / "r.html").returncode == 2
+    assert not list(tmp_path.glob("*r.html*"))
+
+
+def test_a_wrong_trace_folder_is_not_passed_over(tmp_path):
+    done = cardwise("replay", env={"CARDWISE_OPENB": str(tmp_path), "PATH": "/usr/bin:/bin"}, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "CARDWISE_OPENB is" in done.stderr
+
+
+def test_synth_writes_what_replay_reads(tmp_path):
+    assert cardwise("synth", tmp_path / "c", "--nodes", "5", "--seed", "3").returncode == 0
+    files = ["--nodes", tmp_path / "c/nodes.csv", "--pods", tmp_path / "c/pods.csv"]
+    assert cardwise("replay", *files, "--policy", "dense").returncode == 0
+
+
+def test_tune_writes_nothing_and_ends_with_3_where_the_held_out_part_shows_nothing(tmp_path, files):
+    same = "name,cpu_milli,memory_mib,num_gpu,gpu_milli\n" + "".join(f"p{i},1000,1024,1,500\n" for i in range(80))
+    (tmp_path / "pods.csv").write_text(same)
+    args = ["--case", "fill:1.3", "--evaluations", "2", "--policy", "balanced", "--out", tmp_path / "p.toml"]
+    done = cardwise("tune", *files, *args)
+    assert done.returncode == 3
+    assert "shows no improvement" in done.stderr
+    assert not (tmp_path / "p.toml").exists()
+
+
+def test_a_policy_file_is_used_under_its_own_name(tmp_path, files):
+    (tmp_path / "mine.toml").write_text('policy = "dense"\n[weights]\nsliver = 2\n')
+    done = cardwise("replay", *files, "--policy", tmp_path / "mine.toml", "--json")
+    assert json.loads(done.stdout)["runs"][0]["policy"] == "mine"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        pytest.param(
+            'policy = "dense"\n[weights]\nslivers = 2\n', "weights.slivers: is not a weight of dense", id="typo"
+        ),
+        pytest.param(
+            'policy = "dense"\n[weights]\nsliver = -1\n', "weights.sliver: is -1; write a number", id="below 0"
+        ),
+        pytest.param('policy = "dense"\n[weights]\nsliver = nan\n', "weights.sliver: is nan; write a number", id="NaN"),
+        pytest.param('policy = "x"\n', "policy: is 'x'; write one of", id="unknown policy"),
+        pytest.param("policy = ", "is not TOML", id="not TOML"),
+        pytest.param('policy = "fgd"\n[weights]\na = 1\n', "policy fgd takes no weights", id="no weights to set"),
+    ],
+)
+def test_a_wrong_policy_file_names_the_key(tmp_path, files, content, message):
+    (tmp_path / "mine.toml").write_text(content)
+    done = cardwise("replay", *files, "--policy", tmp_path / "mine.toml")
+    assert done.returncode == 2
+    assert message in done.stderr
+
+
+def test_help_tells_of_every_command():
+    told = cardwise("--help").stdout
+    assert all(command in told for command in ("replay", "tune", "synth"))
