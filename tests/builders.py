@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from cardwise.core.cluster import CardSpec, Cluster, NodeSpec
+from cardwise.core.cluster import Cluster
+from cardwise.core.inventory import CardSpec, NodeSpec
 from cardwise.core.request import Isolation, PodRequest, Shape
 
 CARD_MIB = 24576

@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cardwise.adapters.dump import SizeRule, parse_card_memory, parse_size_rule, read_dump
-from cardwise.core.cluster import Cluster, NodeSpec
+from cardwise.core.cluster import Cluster
 from cardwise.core.history import History
+from cardwise.core.inventory import NodeSpec
 from cardwise.core.request import Isolation, Shape
 from cardwise.errors import InputError, UserError
 from tests.adapters.kubectl_builders import (

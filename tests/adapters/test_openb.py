@@ -14,8 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cardwise.adapters.openb import CARD_MEMORY_MIB, UNKNOWN_CARD_MEMORY_MIB, read_openb, write_openb
-from cardwise.core.cluster import CardSpec, Cluster, NodeSpec
+from cardwise.core.cluster import Cluster
 from cardwise.core.history import History, PodRecord
+from cardwise.core.inventory import CardSpec, NodeSpec
 from cardwise.core.request import Isolation, PodRequest, Shape
 from cardwise.errors import InputError, UserError
 

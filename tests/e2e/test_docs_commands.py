@@ -35,7 +35,7 @@ def folder(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("command", commands())
+@pytest.mark.parametrize("command", list(commands()))
 def test_a_shown_command_works(folder, command):
     venv = ROOT / ".venv" / "bin"
     done = subprocess.run(

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from cardwise.adapters.openb import read_openb, write_openb
-from cardwise.core.cluster import Cluster, NodeSpec
+from cardwise.core.cluster import Cluster
 from cardwise.core.history import History, PodRecord
+from cardwise.core.inventory import NodeSpec
 from cardwise.errors import UserError
 from cardwise.replay.synth import HORIZON_S, synthesize
 

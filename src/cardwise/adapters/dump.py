@@ -21,8 +21,8 @@ from cardwise.adapters.kubectl_list import WANT, Found, Listing, read_listing
 from cardwise.adapters.notes import Notes
 from cardwise.adapters.quantity import NotAQuantityError
 from cardwise.adapters.sizes import SizeRule, first_match, parse_card_memory, parse_size_rule
-from cardwise.core.cluster import NodeSpec
 from cardwise.core.history import History, PodRecord
+from cardwise.core.inventory import NodeSpec
 from cardwise.core.request import PodRequest
 from cardwise.errors import InputError
 

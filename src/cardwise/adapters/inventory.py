@@ -18,7 +18,7 @@ from cardwise.adapters.kube_objects import Amounts, Node
 from cardwise.adapters.kubectl_list import Found
 from cardwise.adapters.notes import Notes
 from cardwise.adapters.quantity import MAX_CARD_MIB, parse_card_mib, parse_count, parse_mib, parse_milli
-from cardwise.core.cluster import CardSpec, NodeSpec
+from cardwise.core.inventory import CardSpec, NodeSpec
 from cardwise.core.request import Isolation
 from cardwise.errors import UserError
 from cardwise.files import seen

@@ -16,8 +16,8 @@ from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from cardwise.core.cluster import CardSpec, NodeSpec
 from cardwise.core.history import History, PodRecord
+from cardwise.core.inventory import CardSpec, NodeSpec
 from cardwise.core.request import PodRequest, Shape
 from cardwise.errors import InputError, UserError
 from cardwise.files import read_text, seen, write_texts

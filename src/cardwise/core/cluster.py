@@ -8,8 +8,6 @@ Refuses to oversell: a reservation that does not fit raises, whoever asked for i
 from __future__ import annotations
 
 import copy
-import functools
-import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -17,43 +15,13 @@ from typing import TypeVar
 import numpy as np
 
 from cardwise.core.arrays import BoolArray, FloatArray, IntArray
+from cardwise.core.inventory import CardSpec, NodeSpec, card_kinds, check_inventory, link_matrix
 from cardwise.core.request import Isolation, PodRequest, Shape, WorkloadClass
 from cardwise.units import MILLI_PER_CARD
 
 NO_TENANT, MANY_TENANTS = 0, -1
 _Key = TypeVar("_Key")
-_KINDS = len(Isolation) * 2
-"""Kinds of card per model: every isolation mode, healthy or not."""
 _CLASSES = (WorkloadClass.INFERENCE, WorkloadClass.TRAINING)
-
-
-@dataclass(frozen=True, slots=True)
-class CardSpec:
-    """A card as inventory tells of it: memory is what may be handed out (the driver's own share is already off).
-
-    links: distance to each card of the node, in place order, itself included (``placement.links.Link`` values);
-        empty if unknown.
-    """
-
-    uuid: str
-    model: str
-    memory_mib: int
-    isolation: Isolation = Isolation.ANY
-    healthy: bool = True
-    links: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class NodeSpec:
-    """A node as inventory tells of it: allocatable amounts, and its failure domain (zone, rack; empty if unknown)."""
-
-    name: str
-    cpu_milli: int
-    memory_mib: int
-    cards: tuple[CardSpec, ...] = ()
-    domain: str = ""
-    schedulable: bool = True
-    cached_models: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +120,7 @@ class Cluster:
 
         Raises ValueError if two nodes share a name, two cards a UUID, or an amount is negative.
         """
-        _check_inventory(nodes)
+        check_inventory(nodes)
         n, c = len(nodes), max((len(node.cards) for node in nodes), default=0)
         models = tuple(sorted({card.model for node in nodes for card in node.cards}))
         domains = tuple(sorted({node.domain for node in nodes}))
@@ -170,7 +138,7 @@ class Cluster:
                 memory[i, p] = card.memory_mib
                 healthy[i, p] = card.healthy
                 isolation[i, p] = card.isolation
-        links = [_link_matrix(node) for node in nodes]
+        links = [link_matrix(node) for node in nodes]
         topologies = tuple(sorted(set(links)))
         cpu = np.array([node.cpu_milli for node in nodes], np.int64)
         host_memory = np.array([node.memory_mib for node in nodes], np.int64)
@@ -200,7 +168,7 @@ class Cluster:
             node_schedulable=np.array([node.schedulable for node in nodes], np.bool_),
             card_healthy=healthy,
             card_isolation=isolation,
-            card_kind=np.where(exists, (model * len(Isolation) + isolation) * 2 + healthy, len(models) * _KINDS),
+            card_kind=np.where(exists, (model * len(Isolation) + isolation) * 2 + healthy, len(card_kinds(models))),
             compute_used_share=np.full(shape, np.nan),
             compute_free_reported_milli=exists * np.int64(MILLI_PER_CARD),
             node_stamp=np.zeros(n, np.int64),
@@ -423,12 +391,6 @@ _CHANGING_ARRAYS = (
 )
 
 
-@functools.lru_cache(maxsize=64)
-def card_kinds(models: tuple[str, ...]) -> tuple[tuple[str, Isolation, bool], ...]:
-    """What each number in ``Cluster.card_kind`` stands for; one more than the last stands for "no card here"."""
-    return tuple(itertools.product(models, Isolation, (False, True)))
-
-
 def _join(index: dict[_Key, set[str]], key: _Key, pod: str, *, taken: bool) -> None:
     """Keep a set per key without leaving empty sets behind."""
     if taken:
@@ -437,31 +399,3 @@ def _join(index: dict[_Key, set[str]], key: _Key, pod: str, *, taken: bool) -> N
     index[key].discard(pod)
     if not index[key]:
         del index[key]
-
-
-def _link_matrix(node: NodeSpec) -> tuple[tuple[int, ...], ...]:
-    """The node's distances card by card, or nothing if any card's are unknown."""
-    matrix = tuple(card.links for card in node.cards)
-    return matrix if all(matrix) else ()
-
-
-def _check_inventory(nodes: Sequence[NodeSpec]) -> None:
-    names: set[str] = set()
-    uuids: set[str] = set()
-    for node in nodes:
-        if node.name in names:
-            raise ValueError(f"two nodes are named {node.name}")
-        names.add(node.name)
-        if node.cpu_milli < 0 or node.memory_mib < 0:
-            raise ValueError(f"node {node.name}: negative CPU {node.cpu_milli} or memory {node.memory_mib}")
-        for card in node.cards:
-            if card.uuid in uuids:
-                raise ValueError(f"node {node.name}: card {card.uuid} is listed twice")
-            uuids.add(card.uuid)
-            if card.links and len(card.links) != len(node.cards):
-                raise ValueError(
-                    f"node {node.name}: card {card.uuid} names {len(card.links)} links, the node has "
-                    f"{len(node.cards)} cards"
-                )
-            if card.memory_mib <= 0:
-                raise ValueError(f"node {node.name}: card {card.uuid} has {card.memory_mib} MiB of memory")

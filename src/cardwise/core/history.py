@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cardwise.core.cluster import NodeSpec
+from cardwise.core.inventory import NodeSpec
 from cardwise.core.request import PodRequest
 
 

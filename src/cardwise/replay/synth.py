@@ -15,8 +15,8 @@ from numpy.random import PCG64, Generator
 
 from cardwise.adapters.openb import CARD_MEMORY_MIB
 from cardwise.core.arrays import IntArray
-from cardwise.core.cluster import CardSpec, NodeSpec
 from cardwise.core.history import History, PodRecord
+from cardwise.core.inventory import CardSpec, NodeSpec
 from cardwise.core.request import PodRequest, Shape
 from cardwise.errors import UserError
 from cardwise.units import MILLI_PER_CARD

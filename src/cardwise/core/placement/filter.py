@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from cardwise.core.arrays import ALL, BoolArray, IntArray, Rows
-from cardwise.core.cluster import MANY_TENANTS, NO_TENANT, Cluster, card_kinds
+from cardwise.core.cluster import MANY_TENANTS, NO_TENANT, Cluster
+from cardwise.core.inventory import card_kinds
 from cardwise.core.reasons import Code, Reason
 from cardwise.core.request import Isolation, PodRequest, Shape, WorkloadClass
 from cardwise.units import MILLI_PER_CARD, MILLI_PER_PCT

@@ -43,3 +43,9 @@ def least_asked_milli(cluster: Cluster, shape: Shape, rows: Rows, usable: BoolAr
     """The least that :func:`asked_milli` is on any usable card of each node, int64 [R]; 1000 where none is usable."""
     asked = np.where(usable, asked_milli(cluster, shape, rows), MILLI_PER_CARD)
     return asked.min(axis=1, initial=MILLI_PER_CARD)
+
+
+def largest_node(cluster: Cluster) -> tuple[int, int]:
+    """(CPU milli, thousandths of cards) of the largest node in each: what policies measure against; at least 1 each."""
+    cards = int(cluster.card_exists.sum(axis=1).max(initial=0))
+    return max(int(cluster.cpu_total_milli.max(initial=0)), 1), max(cards * MILLI_PER_CARD, 1)

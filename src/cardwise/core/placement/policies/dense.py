@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from cardwise.core.arrays import ALL, BoolArray, FloatArray, IntArray
 from cardwise.core.cluster import Cluster
 from cardwise.core.placement.filter import identity_allows
-from cardwise.core.placement.free import asked_milli, free_milli_after
+from cardwise.core.placement.free import asked_milli, free_milli_after, largest_node
 from cardwise.core.placement.links import link_scores
 from cardwise.core.placement.mix import Mix, card_milli
 from cardwise.core.placement.outlook import EPSILON, Outlook
@@ -112,7 +112,7 @@ class Dense(Policy):
         self.outlook = Outlook.of(cluster, mix)
         self._value_base = cluster.card_model * (MILLI_PER_CARD + 1)  # row of each card's model in ``values``
         self._cards_total = cluster.cards_total
-        self._cpu_max = max(int(cluster.cpu_total_milli.max(initial=1)), 1)
+        self._cpu_max, _ = largest_node(cluster)
         self._stamp = -1
         n, k, models = cluster.nodes_total, len(self.outlook.kinds.cards), len(cluster.models)
         self._potential = _Potential(np.zeros(n), np.zeros((n, k)), np.zeros((n, k)))

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from cardwise.core.arrays import BoolArray, FloatArray
 from cardwise.core.cluster import Cluster
-from cardwise.core.placement.free import least_asked_milli
+from cardwise.core.placement.free import largest_node, least_asked_milli
 from cardwise.core.placement.policy import Policy
 from cardwise.core.request import PodRequest
-from cardwise.units import MILLI_PER_CARD
 
 SCORE_MAX = 100
 
@@ -28,8 +27,7 @@ class DotProduct(Policy):
     def __init__(self, cluster: Cluster) -> None:
         """Take the largest node's CPU and cards as the yardstick."""
         super().__init__(cluster)
-        self._cpu_max = max(int(cluster.cpu_total_milli.max(initial=1)), 1)
-        self._gpu_max = max(int(cluster.card_exists.sum(axis=1).max(initial=1)), 1) * MILLI_PER_CARD
+        self._cpu_max, self._gpu_max = largest_node(cluster)
 
     def evaluate(
         self,

@@ -1,0 +1,74 @@
+"""What a cluster is made of, as inventory tells of it: nodes and cards. Refuses what contradicts itself."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cardwise.core.request import Isolation
+
+
+@dataclass(frozen=True, slots=True)
+class CardSpec:
+    """A card as inventory tells of it: memory is what may be handed out (the driver's own share is already off).
+
+    links: distance to each card of the node, in place order, itself included (``placement.links.Link`` values);
+        empty if unknown.
+    """
+
+    uuid: str
+    model: str
+    memory_mib: int
+    isolation: Isolation = Isolation.ANY
+    healthy: bool = True
+    links: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSpec:
+    """A node as inventory tells of it: allocatable amounts, and its failure domain (zone, rack; empty if unknown)."""
+
+    name: str
+    cpu_milli: int
+    memory_mib: int
+    cards: tuple[CardSpec, ...] = ()
+    domain: str = ""
+    schedulable: bool = True
+    cached_models: frozenset[str] = frozenset()
+
+
+@functools.lru_cache(maxsize=64)
+def card_kinds(models: tuple[str, ...]) -> tuple[tuple[str, Isolation, bool], ...]:
+    """What each number in ``Cluster.card_kind`` stands for; one more than the last stands for "no card here"."""
+    return tuple(itertools.product(models, Isolation, (False, True)))
+
+
+def link_matrix(node: NodeSpec) -> tuple[tuple[int, ...], ...]:
+    """The node's distances card by card, or nothing if any card's are unknown."""
+    matrix = tuple(card.links for card in node.cards)
+    return matrix if all(matrix) else ()
+
+
+def check_inventory(nodes: Sequence[NodeSpec]) -> None:
+    """Raises ValueError if names or UUIDs come twice, an amount is impossible, or links are of another node."""
+    names: set[str] = set()
+    uuids: set[str] = set()
+    for node in nodes:
+        if node.name in names:
+            raise ValueError(f"two nodes are named {node.name}")
+        names.add(node.name)
+        if node.cpu_milli < 0 or node.memory_mib < 0:
+            raise ValueError(f"node {node.name}: negative CPU {node.cpu_milli} or memory {node.memory_mib}")
+        for card in node.cards:
+            if card.uuid in uuids:
+                raise ValueError(f"node {node.name}: card {card.uuid} is listed twice")
+            uuids.add(card.uuid)
+            if card.links and len(card.links) != len(node.cards):
+                raise ValueError(
+                    f"node {node.name}: card {card.uuid} names {len(card.links)} links, the node has "
+                    f"{len(node.cards)} cards"
+                )
+            if card.memory_mib <= 0:
+                raise ValueError(f"node {node.name}: card {card.uuid} has {card.memory_mib} MiB of memory")
