@@ -53,14 +53,16 @@ class Cluster:
       card_exists: bool [N, C]; card_model: int64 [N, C], index into ``models``, -1 where no card is;
       memory_total_mib: int64 [N, C], 0 where no card is.
     Changed by reservations:
-      cpu_free_milli, host_memory_free_mib: int64 [N]; memory_free_mib, compute_free_milli: int64 [N, C];
+      cpu_free_milli, host_memory_free_mib: int64 [N], never below 0; cpu_left_milli, host_memory_left_mib: the same,
+      below 0 where pods run that do not fit by their requests; memory_free_mib, compute_free_milli: int64 [N, C];
       free_milli: int64 [N, C], the scarcer of a card's memory and compute in thousandths of the card, rounded down; 0
       for a fenced card. What packing policies look at.
       card_slices: int64 [N, C], how many slices a card holds;
       class_slices: int64 [N, C, 2, 2], of them by workload class (inference, training) and ``mixes`` (no, yes);
       card_tenant: int64 [N, C], NO_TENANT, MANY_TENANTS or the tenant's number; exclusive_slices: int64 [N, C].
     Changed by reports:
-      node_schedulable: bool [N]; card_healthy: bool [N, C]; card_isolation: int64 [N, C] (``Isolation`` values);
+      node_schedulable, node_fenced: bool [N]; card_healthy: bool [N, C];
+      card_isolation: int64 [N, C] (``Isolation`` values);
       card_kind: int64 [N, C], model, isolation mode and health as one number, see :func:`card_kinds`;
       compute_used_share: float64 [N, C], recent measured utilization, NaN where nothing was reported;
       compute_free_reported_milli: int64 [N, C], ``compute_free_milli`` at that report: what was reserved since is
@@ -83,6 +85,8 @@ class Cluster:
     cards: tuple[tuple[CardSpec, ...], ...]
     cached_models: list[frozenset[str]]
 
+    cpu_left_milli: IntArray
+    host_memory_left_mib: IntArray
     cpu_free_milli: IntArray
     host_memory_free_mib: IntArray
     memory_free_mib: IntArray
@@ -94,6 +98,7 @@ class Cluster:
     exclusive_slices: IntArray
 
     node_schedulable: BoolArray
+    node_fenced: BoolArray
     card_healthy: BoolArray
     card_isolation: IntArray
     card_kind: IntArray
@@ -156,6 +161,8 @@ class Cluster:
             memory_total_mib=memory,
             cards=tuple(node.cards for node in nodes),
             cached_models=[node.cached_models for node in nodes],
+            cpu_left_milli=cpu.copy(),
+            host_memory_left_mib=host_memory.copy(),
             cpu_free_milli=cpu.copy(),
             host_memory_free_mib=host_memory.copy(),
             memory_free_mib=memory.copy(),
@@ -166,6 +173,7 @@ class Cluster:
             card_tenant=np.full(shape, NO_TENANT, np.int64),
             exclusive_slices=np.zeros(shape, np.int64),
             node_schedulable=np.array([node.schedulable for node in nodes], np.bool_),
+            node_fenced=np.zeros(n, np.bool_),
             card_healthy=healthy,
             card_isolation=isolation,
             card_kind=np.where(exists, (model * len(Isolation) + isolation) * 2 + healthy, len(card_kinds(models))),
@@ -179,6 +187,10 @@ class Cluster:
         """(model, isolation mode, healthy) of a kind of card; None for the last kind: no card."""
         kinds = card_kinds(self.models)
         return kinds[kind] if kind < len(kinds) else None
+
+    def isolation_of(self, node_idx: int, place: int) -> Isolation:
+        """How a card is shared."""
+        return Isolation(int(self.card_isolation[node_idx, place]))
 
     @property
     def nodes_total(self) -> int:
@@ -201,10 +213,11 @@ class Cluster:
             return total * shape.memory_milli // MILLI_PER_CARD
         return shape.memory_mib
 
-    def reserve(self, request: PodRequest, node_idx: int, places: Sequence[int]) -> Slice:
+    def reserve(self, request: PodRequest, node_idx: int, places: Sequence[int], *, running: bool = False) -> Slice:
         """Give ``request`` its cards on a node. O(cards touched).
 
         places: distinct card places on the node, one per card asked.
+        running: the pod is there already, so its CPU and host memory count whether or not they fit; cards never do so.
         Raises OversoldError if anything does not fit, ValueError if the pod already holds a slice or places are wrong;
         in both cases nothing has changed.
         """
@@ -219,7 +232,9 @@ class Cluster:
             raise ValueError(f"{self.node_names[node_idx]} has {len(self.cards[node_idx])} cards, got places {places}")
         memory = tuple(self.memory_asked_mib(shape, node_idx, p) for p in places)
         held = Slice(request, node_idx, places, memory, compute)
-        self._check_room(held)
+        if not running:
+            self._check_host(held)
+        self._check_cards(held)
         self._apply(held, taken=True)
         if self._marks:
             self._journal.append((True, held))
@@ -255,7 +270,7 @@ class Cluster:
         elif not self._marks:
             self._journal.clear()
 
-    def _check_room(self, held: Slice) -> None:
+    def _check_host(self, held: Slice) -> None:
         shape, i = held.request.shape, held.node_idx
         cpu, memory = int(self.cpu_free_milli[i]), int(self.host_memory_free_mib[i])
         if shape.cpu_milli > cpu or shape.host_memory_mib > memory:
@@ -263,6 +278,9 @@ class Cluster:
                 f"{self.node_names[i]} has {cpu} milli CPU and {memory} MiB left, {held.request.name} asks for "
                 f"{shape.cpu_milli} and {shape.host_memory_mib}"
             )
+
+    def _check_cards(self, held: Slice) -> None:
+        shape, i = held.request.shape, held.node_idx
         for place, memory_mib in zip(held.places, held.memory_mib, strict=True):
             free_mib = int(self.memory_free_mib[i, place])
             free_milli = int(self.compute_free_milli[i, place])
@@ -277,8 +295,10 @@ class Cluster:
     def _apply(self, held: Slice, *, taken: bool) -> None:
         """The one place where amounts change, in both directions."""
         request, i, sign = held.request, held.node_idx, 1 if taken else -1
-        self.cpu_free_milli[i] -= sign * request.shape.cpu_milli
-        self.host_memory_free_mib[i] -= sign * request.shape.host_memory_mib
+        self.cpu_left_milli[i] -= sign * request.shape.cpu_milli
+        self.host_memory_left_mib[i] -= sign * request.shape.host_memory_mib
+        self.cpu_free_milli[i] = max(self.cpu_left_milli[i], 0)
+        self.host_memory_free_mib[i] = max(self.host_memory_left_mib[i], 0)
         if taken:
             self.slices[request.name] = held
         else:
@@ -329,6 +349,12 @@ class Cluster:
         self.node_schedulable[node_idx] = schedulable
         self._touch(node_idx)
 
+    def fence(self, node_idx: int, fenced: bool) -> None:
+        """Take no new pods on a node whose cards and slices contradict each other, or take them again."""
+        if self.node_fenced[node_idx] != fenced:
+            self.node_fenced[node_idx] = fenced
+            self._touch(node_idx)
+
     def report_card(
         self,
         node_idx: int,
@@ -372,6 +398,8 @@ class Cluster:
 
 
 _CHANGING_ARRAYS = (
+    "cpu_left_milli",
+    "host_memory_left_mib",
     "cpu_free_milli",
     "host_memory_free_mib",
     "memory_free_mib",
@@ -382,6 +410,7 @@ _CHANGING_ARRAYS = (
     "card_tenant",
     "exclusive_slices",
     "node_schedulable",
+    "node_fenced",
     "card_healthy",
     "card_isolation",
     "card_kind",

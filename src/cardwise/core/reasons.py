@@ -14,9 +14,13 @@ class Code(enum.Enum):
     """Why a node or a card was refused. The value is the stable code that events and JSON carry."""
 
     NODE_CORDONED = "node-cordoned"
+    NODE_FENCED = "node-fenced"
     NODE_CPU = "node-cpu"
     NODE_MEMORY = "node-memory"
     NODE_CARDS = "node-cards"
+    NODE_TOGETHER = "node-together"
+    NODE_UNKNOWN = "node-unknown"
+    POD_BOUND = "pod-bound"
     CARD_UNHEALTHY = "card-unhealthy"
     CARD_MODEL = "card-model"
     CARD_ISOLATION = "card-isolation"
@@ -42,6 +46,11 @@ WORDINGS: dict[Code, Wording] = {
         "the node is marked unschedulable",
         "uncordon it (kubectl uncordon NODE) once it is fit for work",
     ),
+    Code.NODE_FENCED: Wording(
+        "node fenced",
+        "the node's pods hold cards or amounts that the node does not have",
+        "see the node's condition CardwiseConsistent for the pods; move them, and the fence goes by itself",
+    ),
     Code.NODE_CPU: Wording(
         "too little CPU",
         "{free} of {total} milli CPU are free, the pod asks for {asked}",
@@ -56,6 +65,21 @@ WORDINGS: dict[Code, Wording] = {
         "too few cards",
         "{fitting} of the node's {total} cards would do, the pod asks for {asked}",
         "ask for fewer cards, or look at the reasons per card",
+    ),
+    Code.NODE_TOGETHER: Wording(
+        "containers do not fit together",
+        "each container of the pod would fit alone, but not all beside each other",
+        "ask for less in one of the containers, or split the pod",
+    ),
+    Code.NODE_UNKNOWN: Wording(
+        "no cards reported",
+        "no agent reports cards of {node}",
+        "see that the cardwise agent runs on the node: kubectl get pods -n cardwise-system -o wide",
+    ),
+    Code.POD_BOUND: Wording(
+        "already bound",
+        "the pod is bound to {node} already",
+        "nothing: a late or repeated request",
     ),
     Code.CARD_UNHEALTHY: Wording(
         "card unhealthy",

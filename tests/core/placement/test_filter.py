@@ -159,7 +159,11 @@ def test_codes_are_stable():  # tools match on them: renaming one is a breaking 
         "node-cards",
         "node-cordoned",
         "node-cpu",
+        "node-fenced",
         "node-memory",
+        "node-together",
+        "node-unknown",
+        "pod-bound",
     ]
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cardwise.core.arrays import ALL, BoolArray
+from cardwise.core.arrays import ALL, BoolArray, IntArray
 from cardwise.core.cluster import Cluster
 from cardwise.core.placement.filter import (
     IDENTITY_RULES,
@@ -84,15 +84,9 @@ def _card_view(cluster: Cluster, request: PodRequest, node_idx: int, place: int)
 def refusals(cluster: Cluster, request: PodRequest) -> dict[Code, int]:
     """How many nodes refuse the pod for which reason, most nodes first; nodes that would take it are not in it.
 
-    A node is counted under the first node rule that says no; else under the card rule after which too few cards were
-    left; that is the sum that pod events show ("0/12 nodes: 9 too little card memory, 3 too little CPU").
+    The sum that pod events show ("0/12 nodes: 9 too little card memory, 3 too little CPU").
     """
-    said = np.full(cluster.nodes_total, -1)
-    for i, rule in enumerate(NODE_RULES):
-        said[(said < 0) & ~rule.passes(cluster, request, ALL)] = i
-    codes = [rule.code for rule in NODE_RULES]
-    if request.shape.cards:
-        codes += _say_cards(cluster, request, said, len(codes))
+    codes, said = refusal_codes(cluster, request)
     counts = np.bincount(said[said >= 0], minlength=len(codes))
     by_code: dict[Code, int] = {}
     for code, count in zip(codes, counts, strict=True):
@@ -101,7 +95,21 @@ def refusals(cluster: Cluster, request: PodRequest) -> dict[Code, int]:
     return dict(sorted(by_code.items(), key=lambda item: -item[1]))
 
 
-def _say_cards(cluster: Cluster, request: PodRequest, said: np.ndarray, first: int) -> list[Code]:
+def refusal_codes(cluster: Cluster, request: PodRequest) -> tuple[list[Code], IntArray]:
+    """Codes, and for every node which of them it says, int64 [N]; -1 for nodes that would take the pod.
+
+    A node says the first node rule that refuses; else the card rule after which too few cards were left.
+    """
+    said = np.full(cluster.nodes_total, -1, np.int64)
+    for i, rule in enumerate(NODE_RULES):
+        said[(said < 0) & ~rule.passes(cluster, request, ALL)] = i
+    codes = [rule.code for rule in NODE_RULES]
+    if request.shape.cards:
+        codes += _say_cards(cluster, request, said, len(codes))
+    return codes, said
+
+
+def _say_cards(cluster: Cluster, request: PodRequest, said: IntArray, first: int) -> list[Code]:
     """Mark in ``said`` the nodes that some card rule leaves with too few cards; the codes, numbered from ``first``."""
     usable: BoolArray = cluster.card_exists
     said[(said < 0) & (usable.sum(axis=1) < request.shape.cards)] = first

@@ -137,6 +137,11 @@ def node_is_schedulable(cluster: Cluster, _request: PodRequest, rows: Rows) -> B
     return cluster.node_schedulable[rows]
 
 
+def node_is_consistent(cluster: Cluster, _request: PodRequest, rows: Rows) -> BoolArray:
+    """Nodes whose slices do not contradict their cards."""
+    return ~cluster.node_fenced[rows]
+
+
 def cpu_is_left(cluster: Cluster, request: PodRequest, rows: Rows) -> BoolArray:
     """Nodes with the asked CPU free."""
     return cluster.cpu_free_milli[rows] >= request.shape.cpu_milli
@@ -204,6 +209,7 @@ IDENTITY_RULES: tuple[CardRule, ...] = (
 
 NODE_RULES: tuple[NodeRule, ...] = (
     NodeRule(Code.NODE_CORDONED, node_is_schedulable, lambda _c, _r, _i: {}),
+    NodeRule(Code.NODE_FENCED, node_is_consistent, lambda _c, _r, _i: {}),
     NodeRule(
         Code.NODE_CPU,
         cpu_is_left,
@@ -228,10 +234,13 @@ NODE_RULES: tuple[NodeRule, ...] = (
 # ---------------------------------------------------------------- the answers
 
 
-def usable_cards(cluster: Cluster, request: PodRequest, rows: Rows = ALL) -> BoolArray:
-    """Cards that could hold one card's part of the pod's *shape*, bool [R, C]. Identity is not looked at."""
+def usable_cards(cluster: Cluster, request: PodRequest, rows: Rows = ALL, *, load: bool = True) -> BoolArray:
+    """Cards that could hold one card's part of the pod's *shape*, bool [R, C]. Identity is not looked at.
+
+    load: False to ask only what kind of card it is, not what is left on it.
+    """
     usable = kinds_allowed(cluster, request.shape)[cluster.card_kind[rows]]
-    for rule in LOAD_RULES:
+    for rule in LOAD_RULES if load else ():
         usable = usable & rule.passes(cluster, request, rows)
     return usable
 

@@ -77,6 +77,15 @@ class Policy(ABC):
         costs, sole = self.combine(request, columns), sole_node(self.cluster, request)
         return costs if sole is None else np.where(np.arange(len(costs)) == sole, costs + SOLE_NODE_COST, costs)
 
+    def fits(self, request: PodRequest, node_idx: int) -> bool:
+        """True if the node could take the pod now."""
+        request, row = self.granted(request), np.array([node_idx])
+        usable = usable_cards(self.cluster, request, row)
+        allowed = identity_allows(self.cluster, request, row)
+        if allowed is not None:
+            usable = usable & allowed
+        return bool(fitting_nodes(self.cluster, request, usable, row)[0])
+
     def places(self, request: PodRequest, node_idx: int) -> tuple[int, ...]:
         """The card places the pod takes on a node that fits it."""
         request = self.granted(request)

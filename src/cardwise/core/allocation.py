@@ -1,0 +1,93 @@
+"""What a pod got: per container the cards and how much of each; and what that holds of each card at once.
+
+The same function says what a new binding takes and what a bound pod holds, so a ledger that was kept and one that is
+rebuilt from the cluster cannot differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from cardwise.core.claim import Claim, Stage
+from cardwise.core.request import Isolation
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a container has of one card. ``whole``: all of it, alone. ``mode``: how the card was shared at that time."""
+
+    uuid: str
+    memory_mib: int
+    compute_pct: int
+    whole: bool = False
+    mode: Isolation = Isolation.ANY
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """What a pod got. ``epoch`` counts leaders, ``seq`` the allocations of one: together they order all of them."""
+
+    node: str
+    containers: tuple[tuple[str, tuple[Share, ...]], ...]
+    epoch: int = 0
+    seq: int = 0
+
+    @property
+    def shares(self) -> Iterable[Share]:
+        """All shares of all containers."""
+        return (share for _, shares in self.containers for share in shares)
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """What a pod takes of one card, as one amount. MiB may be 0 where only compute is held beyond other holds."""
+
+    uuid: str
+    memory_mib: int
+    compute_pct: int
+    whole: bool = False
+
+
+def holds(claim: Claim, allocation: Allocation, *, initialized: bool) -> list[Hold]:
+    """What the allocation takes: a hold per share of a running container, and one per card for init containers.
+
+    An init container's card is held for what it needs beyond the pod's running containers there: of several init
+    containers the most at a time. Once ``initialized`` nothing is held for them. A container that the claim does not
+    know counts as running.
+    """
+    stages = {ask.container: ask.stage for ask in claim.asks}
+    running = [
+        Hold(share.uuid, share.memory_mib, share.compute_pct, share.whole)
+        for container, shares in allocation.containers
+        if stages.get(container, Stage.APP) is not Stage.INIT
+        for share in shares
+    ]
+    return running if initialized else running + beyond(claim, allocation)
+
+
+def beyond(claim: Claim, allocation: Allocation) -> list[Hold]:
+    """What init containers need of each card beyond what the running containers hold there."""
+    granted = dict(allocation.containers)
+    final: dict[str, tuple[int, int]] = {}
+    for ask in claim.running_asks:
+        for share in granted.get(ask.container, ()):
+            final[share.uuid] = _add(final.get(share.uuid), share)
+    so_far: dict[str, tuple[int, int]] = {}
+    most: dict[str, tuple[int, int]] = {}
+    for ask in claim.asks:
+        for share in granted.get(ask.container, ()):
+            moment = _add(so_far.get(share.uuid), share)
+            if ask.stage is Stage.SIDECAR:
+                so_far[share.uuid] = moment
+            elif ask.stage is Stage.INIT:
+                memory, compute = final.get(share.uuid, (0, 0))
+                over = (max(moment[0] - memory, 0), max(moment[1] - compute, 0))
+                before = most.get(share.uuid, (0, 0))
+                most[share.uuid] = (max(over[0], before[0]), max(over[1], before[1]))
+    return [Hold(uuid, memory, compute) for uuid, (memory, compute) in most.items() if memory or compute]
+
+
+def _add(held: tuple[int, int] | None, share: Share) -> tuple[int, int]:
+    memory, compute = held or (0, 0)
+    return memory + share.memory_mib, compute + share.compute_pct

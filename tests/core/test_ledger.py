@@ -1,0 +1,277 @@
+"""The laws of the ledger: in whatever order events come, it equals what the cluster says, and no card is oversold."""
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
+
+from cardwise.core.allocation import Allocation, Hold, Share, holds
+from cardwise.core.claim import Claim, ContainerAsk, LatencyClass, Stage
+from cardwise.core.ledger import BoundPod, Ledger
+from cardwise.core.placement.policies import make_policy
+from cardwise.core.reasons import Code, Reason
+from tests.builders import CARD_MIB, card, node, slice_of, whole
+
+
+def balanced(cluster, mix):
+    policy = make_policy("balanced", cluster, mix)
+    return dict.fromkeys(LatencyClass, policy)
+
+
+def ledger(*nodes):
+    books = Ledger(balanced)
+    books.reset(nodes, [])
+    return books
+
+
+def ask(container="app", stage=Stage.APP, shape=None):
+    return ContainerAsk(container, stage, shape or slice_of())
+
+
+def claim(uid="u0", *asks, **more):
+    return Claim(uid, f"ns/{uid}", asks or (ask(),), **more)
+
+
+def bind(books, wanted, name="n0"):
+    """Hold and confirm, as a binding that succeeds; the pod as the cluster then tells of it."""
+    allocation = books.hold(wanted, name)
+    assert isinstance(allocation, Allocation), allocation
+    books.confirm(wanted.uid)
+    return BoundPod(wanted, name, allocation)
+
+
+def state(books):
+    c = books.cluster
+    order = np.argsort(c.node_names)
+    arrays = (c.cpu_left_milli, c.host_memory_left_mib, c.memory_free_mib, c.compute_free_milli, c.card_slices)
+    return [array[order].tolist() for array in (*arrays, c.node_fenced)], sorted(books.conflicts)
+
+
+# ---------------------------------------------------------------- single situations
+
+
+def test_five_slices_fit_a_24_gib_card_and_the_sixth_is_refused_with_the_reason():
+    books = ledger(node())
+    for i in range(5):
+        bind(books, claim(f"u{i}"))
+    refused = books.hold(claim("u5"), "n0")
+    assert isinstance(refused, Reason)
+    assert refused.code is Code.NODE_CARDS
+
+
+def test_a_sidecar_an_init_and_an_app_container_hold_what_runs_at_once():
+    """Case C20."""
+    asks = (
+        ask("side", Stage.SIDECAR, slice_of(4096, 10)),
+        ask("init", Stage.INIT, slice_of(10240, 10)),
+        ask("app", Stage.APP, slice_of(8192, 20)),
+    )
+    books = ledger(node())
+    pod = bind(books, claim("u0", *asks))
+    assert CARD_MIB - books.cluster.memory_free_mib[0, 0] == 14336
+    books.put_pod(BoundPod(pod.claim, pod.node, pod.allocation, initialized=True))
+    assert CARD_MIB - books.cluster.memory_free_mib[0, 0] == 12288
+    assert books.cluster.compute_free_milli[0, 0] == 700
+
+
+def test_an_init_container_takes_its_pods_own_card_when_that_costs_nothing():
+    asks = (ask("init", Stage.INIT, slice_of(2048, 10)), ask("app"))
+    books = ledger(node(cards=4))
+    pod = bind(books, claim("u0", *asks))
+    assert len({share.uuid for share in pod.allocation.shares}) == 1
+    assert holds(pod.claim, pod.allocation, initialized=False) == holds(pod.claim, pod.allocation, initialized=True)
+
+
+def test_a_pod_whose_only_ask_is_in_an_init_container_holds_it_until_initialized():
+    """Case C4."""
+    books = ledger(node())
+    first = bind(books, claim("u0", ask("init", Stage.INIT, slice_of(1024, 10))))
+    second = bind(books, claim("u1", ask("init", Stage.INIT, slice_of(2048, 20))))
+    assert [share.memory_mib for pod in (first, second) for share in pod.allocation.shares] == [1024, 2048]
+    assert books.cluster.memory_free_mib[0, 0] == CARD_MIB - 3072
+    books.put_pod(BoundPod(first.claim, "n0", first.allocation, initialized=True))
+    assert books.cluster.memory_free_mib[0, 0] == CARD_MIB - 2048
+
+
+def test_two_containers_of_one_pod_may_land_on_two_cards():
+    books = ledger(node(cards=2))
+    pod = bind(books, claim("u0", ask("a", shape=slice_of(20000, 80)), ask("b", shape=slice_of(20000, 80))))
+    assert len({share.uuid for share in pod.allocation.shares}) == 2
+
+
+def test_containers_that_fit_alone_but_not_together_say_so():
+    books = ledger(node())
+    wanted = claim("u0", ask("a", shape=slice_of(20000, 80)), ask("b", shape=slice_of(20000, 80)))
+    assert books.hold(wanted, "n0").code is Code.NODE_TOGETHER
+    assert books.cluster.memory_free_mib[0, 0] == CARD_MIB
+
+
+def test_a_pod_is_bound_once():
+    books = ledger(node())
+    bind(books, claim())
+    assert books.hold(claim(), "n0").code is Code.POD_BOUND
+
+
+def test_an_allocation_on_a_card_that_the_node_no_longer_reports_fences_the_node_until_the_pod_is_gone():
+    """Case C10."""
+    books = ledger(node(cards=[card("U1")]))
+    bind(books, claim())
+    books.put_node(node(cards=[card("U2")]))
+    assert books.hold(claim("u1"), "n0").code is Code.NODE_FENCED
+    assert [(each.pod, each.text) for each in books.conflicts.values()] == [("ns/u0", "n0 reports no card U1")]
+    books.drop_pod("u0")
+    assert isinstance(books.hold(claim("u1"), "n0"), Allocation)
+
+
+def test_of_two_allocations_that_contradict_each_other_the_later_is_the_conflict_in_whatever_order_they_are_seen():
+    def pod(uid, seq):
+        return BoundPod(claim(uid), "n0", Allocation("n0", (("app", (Share("n0-card0", 20000, 20),)),), 1, seq))
+
+    for first, second in ((pod("a", 1), pod("b", 2)), (pod("b", 2), pod("a", 1))):
+        books = ledger(node())
+        books.put_pod(first)
+        books.put_pod(second)
+        assert list(books.conflicts) == ["b"]
+        assert books.cluster.node_fenced[0]
+
+
+def test_a_hold_takes_the_place_of_an_earlier_one_of_the_same_pod():
+    books = ledger(node("n0"), node("n1"))
+    books.hold(claim(), "n0")
+    books.hold(claim(), "n1")
+    assert books.cluster.card_slices.sum() == 1
+
+
+def test_a_relist_keeps_the_holds_of_bindings_that_are_under_way():
+    books = ledger(node())
+    books.hold(claim(), "n0")
+    books.reset([node()], [])
+    assert books.cluster.card_slices.sum() == 1
+
+
+def test_pods_that_ask_for_more_cpu_than_the_node_has_are_counted_all_the_same():
+    books = ledger(node(cpu_milli=1000))
+    books.put_pod(BoundPod(Claim("cpu", "ns/cpu", cpu_milli=1500), "n0"))
+    assert (books.cluster.cpu_left_milli[0], books.cluster.cpu_free_milli[0]) == (-500, 0)
+    books.drop_pod("cpu")
+    assert books.cluster.cpu_free_milli[0] == 1000
+
+
+def test_a_delete_that_is_told_twice_or_of_an_unknown_pod_changes_nothing():
+    books = ledger(node())
+    bind(books, claim())
+    books.drop_pod("u0")
+    books.drop_pod("u0")
+    books.drop_pod("never")
+    assert books.cluster.card_slices.sum() == 0
+
+
+@pytest.mark.parametrize("initialized", [False, True])
+def test_a_container_that_the_claim_does_not_know_counts_as_running(initialized):
+    allocation = Allocation("n0", (("stranger", (Share("U", 10, 1),)),))
+    assert holds(claim(), allocation, initialized=initialized) == [Hold("U", 10, 1)]
+
+
+# ---------------------------------------------------------------- laws
+
+SHAPES = st.one_of(
+    st.builds(slice_of, st.integers(1, 26000), st.integers(0, 100), st.integers(1, 2)),
+    st.builds(whole, st.integers(1, 2)),
+)
+ASKS = st.lists(st.tuples(st.sampled_from(Stage), SHAPES), min_size=0, max_size=3)
+NODES = ("n0", "n1", "n2")
+CARDS = st.lists(st.sampled_from([CARD_MIB, 2 * CARD_MIB]), min_size=1, max_size=3)
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """``api`` is what the cluster would say; events reach the ledger late, twice, or only by a relist."""
+
+    holding = Bundle("holding")
+
+    @initialize(cards=CARDS)
+    def start(self, cards):
+        self.books = ledger()
+        self.api_nodes, self.api_pods, self.count = {}, {}, 0
+        self.put_node("n0", cards)
+
+    @rule(name=st.sampled_from(NODES), cards=CARDS)
+    def put_node(self, name, cards):
+        spec = node(name, cards=[card(memory_mib=mib) for mib in cards], cpu_milli=3000)
+        self.api_nodes[name] = spec
+        self.books.put_node(spec)
+
+    @rule(name=st.sampled_from(NODES))
+    def drop_node(self, name):
+        self.api_nodes.pop(name, None)
+        self.books.drop_node(name)
+
+    @rule(target=holding, name=st.sampled_from(NODES), asks=ASKS, cpu=st.integers(0, 2000))
+    def hold(self, name, asks, cpu):
+        self.count += 1
+        named = tuple(ContainerAsk(f"c{i}", stage, shape) for i, (stage, shape) in enumerate(asks))
+        wanted = Claim(f"u{self.count}", f"ns/u{self.count}", named, cpu_milli=cpu)
+        allocation = self.books.hold(wanted, name)
+        return BoundPod(wanted, name, allocation) if isinstance(allocation, Allocation) else multiple()
+
+    @rule(pod=consumes(holding), heard=st.booleans())
+    def binding_succeeds(self, pod, heard):
+        self.api_pods[pod.claim.uid] = pod
+        if heard or pod.claim.uid not in self.books.under_way:  # a write that lands after a restart is told by the feed
+            self.books.put_pod(pod)
+        self.books.confirm(pod.claim.uid)
+
+    @rule(pod=consumes(holding))
+    def binding_fails(self, pod):
+        self.books.release(pod.claim.uid)
+
+    @rule(data=st.data(), heard=st.booleans())
+    def pod_is_initialized(self, data, heard):
+        if self.api_pods:
+            uid = data.draw(st.sampled_from(sorted(self.api_pods)))
+            pod = self.api_pods[uid]
+            self.api_pods[uid] = BoundPod(pod.claim, pod.node, pod.allocation, initialized=True)
+            self._tell(heard, lambda: self.books.put_pod(self.api_pods[uid]))
+
+    @rule(data=st.data(), heard=st.booleans())
+    def pod_goes(self, data, heard):
+        if self.api_pods:
+            uid = data.draw(st.sampled_from(sorted(self.api_pods)))
+            del self.api_pods[uid]
+            self._tell(heard, lambda: self.books.drop_pod(uid))
+
+    def _tell(self, heard, tell):
+        """An event is heard, or the watch was cut and a relist tells it."""
+        tell() if heard else self.relist()
+
+    @rule()
+    def relist(self):
+        self.books.reset(list(self.api_nodes.values()), list(self.api_pods.values()))
+
+    @rule()
+    def restart(self):
+        for uid in list(self.books.under_way):
+            self.books.release(uid)
+        fresh = Ledger(balanced)
+        fresh.reset(self.api_nodes.values(), self.api_pods.values())
+        fresh.seq = self.books.seq
+        self.books = fresh
+
+    @invariant()
+    def no_card_is_oversold(self):
+        cluster = self.books.cluster
+        assert (cluster.memory_free_mib >= 0).all()
+        assert (cluster.compute_free_milli >= 0).all()
+
+    @invariant()
+    def the_ledger_equals_what_the_cluster_says(self):
+        if self.books.outdated:
+            self.books.rebuild()
+        fresh = Ledger(balanced)
+        fresh.under_way = dict(self.books.under_way)
+        fresh.reset(self.api_nodes.values(), self.api_pods.values())
+        assert state(self.books) == state(fresh)
+
+
+AnyOrder.TestCase.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestAnyOrder = AnyOrder.TestCase
