@@ -6,6 +6,9 @@
     ├── UserError      a flag, a file or a manifest is wrong: the user's turn (exit 2, HTTP 400, no traceback)
     │   └── InputError   the same, with the file, line and field
     ├── ClusterError   API server, kubelet or Prometheus: says whether to try again
+    │   ├── NotFoundError  the object is not there
+    │   ├── ConflictError  the object is not as the caller believed
+    │   └── ExpiredError   the point in history from which to watch is forgotten: list again
     └── CardError      NVML, MPS or a limit that is not in force: names the card, fences it
 
 A refusal is not an error: "does not fit" is a value, a :class:`cardwise.core.reasons.Reason`.
@@ -42,6 +45,18 @@ class ClusterError(CardwiseError):
         """Keep whether a retry makes sense beside the message."""
         self.retry = retry
         super().__init__(message)
+
+
+class NotFoundError(ClusterError):
+    """The object is not there (404)."""
+
+
+class ConflictError(ClusterError):
+    """The object is not as the caller believed (409): changed, bound, or there already."""
+
+
+class ExpiredError(ClusterError):
+    """The API server has forgotten the history that was asked for (410): list again."""
 
 
 class CardError(CardwiseError):

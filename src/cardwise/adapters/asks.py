@@ -17,6 +17,7 @@ from typing import TypeVar
 from cardwise.adapters import wire
 from cardwise.adapters.kube_objects import Amounts, Container, Expression, Pod, PodWish, Resources, Term
 from cardwise.adapters.quantity import (
+    MAX_CARD_MIB,
     MAX_MILLI,
     MIB,
     NotAQuantityError,
@@ -206,7 +207,7 @@ def gpu_ask(resources: Resources) -> GpuAsk:
     if not cards:
         return GpuAsk()
     memory_mib, cores_pct = _memory_mib(asked, cards), _cores_pct(asked, cards)
-    memory_pct = 0 if memory_mib else _pct(asked, wire.HAMI_MEMORY_PCT)
+    memory_pct = 0 if memory_mib else _memory_pct(asked, cards)
     if not memory_mib and not memory_pct and cores_pct:
         memory_pct = 100  # HAMi: memory that is not asked is all of the card's
     if memory_pct == cores_pct == 100:
@@ -236,7 +237,9 @@ def _cards(asked: Amounts) -> int:
 
 
 def _memory_mib(asked: Amounts, cards: int) -> int:
-    total = _memory(asked, wire.OWN_MEMORY)
+    total = _read(asked, wire.OWN_MEMORY, parse_count) if wire.OWN_MEMORY in asked else 0
+    if total > cards * MAX_CARD_MIB:
+        raise ValueError(f"{wire.OWN_MEMORY}: {total} MiB are more than {cards} cards have; write plain MiB")
     if total:
         return -(-total // cards)
     return _memory(asked, wire.USER_MEMORY) or _memory(asked, wire.HAMI_MEMORY)
@@ -247,11 +250,20 @@ def _memory(asked: Amounts, name: str) -> int:
     return _read(asked, name, parse_asked_card_mib) if _amount(asked, name) else 0
 
 
+def _memory_pct(asked: Amounts, cards: int) -> int:
+    return _own_pct(asked, wire.OWN_MEMORY_PCT, cards) or _pct(asked, wire.HAMI_MEMORY_PCT)
+
+
 def _cores_pct(asked: Amounts, cards: int) -> int:
-    total = _read(asked, wire.OWN_CORES, parse_count) if wire.OWN_CORES in asked else 0
+    return _own_pct(asked, wire.OWN_CORES, cards) or _pct(asked, wire.USER_CORES) or _pct(asked, wire.HAMI_CORES)
+
+
+def _own_pct(asked: Amounts, name: str, cards: int) -> int:
+    """Percent of each card from a total over all cards."""
+    total = _read(asked, name, parse_count) if name in asked else 0
     if total > 100 * cards:
-        raise ValueError(f"{wire.OWN_CORES}: {total} % are more than {cards} cards have")
-    return -(-total // cards) or _pct(asked, wire.USER_CORES) or _pct(asked, wire.HAMI_CORES)
+        raise ValueError(f"{name}: {total} % are more than {cards} cards have")
+    return -(-total // cards)
 
 
 def _pct(asked: Amounts, name: str) -> int:

@@ -31,8 +31,11 @@ class Owner(_Part, frozen=True):
 class Metadata(_Part, frozen=True):
     """Name and marks of an object. A pod's namespace is always told; nodes have none."""
 
-    name: str
+    name: str = ""
     namespace: str = "default"
+    uid: str = ""
+    resource_version: str = ""
+    deletion_timestamp: Moment | None = None
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
     owner_references: list[Owner] = []
@@ -47,7 +50,7 @@ class Taint(_Part, frozen=True):
 
 
 class Condition(_Part, frozen=True):
-    """A state of a node, such as Ready."""
+    """A state of a node or a pod, such as Ready."""
 
     type: str
     status: str
@@ -135,6 +138,8 @@ class PodWish(_Part, frozen=True):
     resources: Resources = Resources()
     node_selector: dict[str, str] = {}
     affinity: Affinity = Affinity()
+    scheduler_name: str = ""
+    priority: int | None = None
     resource_claims: list[msgspec.Raw] = []
 
 
@@ -142,6 +147,7 @@ class PodStatus(_Part, frozen=True):
     """``status`` of a pod."""
 
     phase: str = ""
+    conditions: list[Condition] = []
 
 
 class Pod(_Part, frozen=True):
@@ -155,3 +161,16 @@ class Pod(_Part, frozen=True):
     def name(self) -> str:
         """Namespace and name: names are unique within a namespace only."""
         return f"{self.metadata.namespace}/{self.metadata.name}"
+
+    @property
+    def ended(self) -> bool:
+        """True once its containers have ended for good: it holds nothing any more."""
+        return self.status.phase in ENDED
+
+    @property
+    def initialized(self) -> bool:
+        """True once all init containers have ended."""
+        return any(each.type == "Initialized" and each.status == "True" for each in self.status.conditions)
+
+
+ENDED = frozenset({"Succeeded", "Failed"})

@@ -13,12 +13,13 @@ USER_MEMORY, USER_CORES = "nvidia.com/gpu.memory", "nvidia.com/gpu.cuda-cores"
 HAMI_MEMORY, HAMI_MEMORY_PCT, HAMI_CORES = "nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores"
 """HAMi's names: MiB, percent of memory, percent of compute, of each card."""
 OWN_COUNT, OWN_MEMORY, OWN_CORES = "cardwise.dev/gpu", "cardwise.dev/gpu-memory", "cardwise.dev/gpu-cores"
-"""Cardwise's own: slots, MiB and percent, the last two as totals over the container's cards."""
+OWN_MEMORY_PCT = "cardwise.dev/gpu-memory-percentage"
+"""Cardwise's own: slots; and, as totals over the container's cards, MiB, percent of compute, percent of memory."""
 
 COUNTS = (OWN_COUNT, GPU, GPU_SHARED)
 """Names of the number of cards, the one that counts first."""
 READ_RESOURCES = frozenset(
-    {*COUNTS, USER_MEMORY, USER_CORES, HAMI_MEMORY, HAMI_MEMORY_PCT, HAMI_CORES, OWN_MEMORY, OWN_CORES}
+    {*COUNTS, USER_MEMORY, USER_CORES, HAMI_MEMORY, HAMI_MEMORY_PCT, HAMI_CORES, OWN_MEMORY, OWN_CORES, OWN_MEMORY_PCT}
 )
 IGNORED_RESOURCES = frozenset({"nvidia.com/priority"})
 """Known, and without a bearing on whether a pod fits."""
@@ -37,6 +38,37 @@ ANNOTATION_HAMI_CARDS = "hami.io/node-nvidia-register"
 ANNOTATION_HAMI_ALLOCATED = "hami.io/vgpu-devices-allocated"
 """On a pod: per container, ended by ``;``, its cards, each ``uuid,type,MiB,percent`` and ended by ``:``."""
 ANNOTATIONS_HAMI_TYPES = ("nvidia.com/use-gputype", "nvidia.com/nouse-gputype")
+
+ANNOTATION_ALLOC, LABEL_BOUND = "cardwise.dev/alloc", "cardwise.dev/bound"
+"""On a pod, written with its Binding and by the scheduler alone: the allocation; and that there is one."""
+ANNOTATION_CLASS, ANNOTATION_WORKLOAD = "cardwise.dev/class", "cardwise.dev/workload"
+ANNOTATION_EXCLUSIVE, ANNOTATION_MIX = "cardwise.dev/exclusive", "cardwise.dev/mix"
+ANNOTATION_MODEL, ANNOTATION_GPU_MODEL = "cardwise.dev/model", "cardwise.dev/gpu-model"
+ANNOTATION_ISOLATION = "cardwise.dev/isolation"
+POD_ANNOTATIONS = frozenset(
+    {
+        ANNOTATION_CLASS,
+        ANNOTATION_WORKLOAD,
+        ANNOTATION_EXCLUSIVE,
+        ANNOTATION_MIX,
+        ANNOTATION_MODEL,
+        ANNOTATION_GPU_MODEL,
+        ANNOTATION_ISOLATION,
+    }
+)
+"""On a pod, written by users: latency class, workload class, whether it wants its cards to its tenant alone, whether
+training and inference may mix, the weights it loads, card models and isolation modes that will do (comma-separated)."""
+ANNOTATION_CARDS, ANNOTATION_LOAD = "cardwise.dev/cards", "cardwise.dev/load"
+ANNOTATION_CACHED_MODELS = "cardwise.dev/cached-models"
+"""On a node, written by its agent: inventory, recent utilization, and the weights on its disk (comma-separated)."""
+ANNOTATION_FREED = "cardwise.dev/freed"
+"""On a node, written by the scheduler to wake pods that wait: capacity came free there."""
+CONDITION_CONSISTENT = "CardwiseConsistent"
+"""On a node: False while its pods hold cards or amounts that it does not have."""
+ENV_ALLOC = "CARDWISE_ALLOC"
+"""In a container: its pod's allocation, from the annotation."""
+SCHEDULER_NAME = "cardwise"
+DEFAULT_SCHEDULER = "default-scheduler"
 
 _SHARED_SUFFIX = "-SHARED"
 _BRANDS = ("NVIDIA-", "TESLA-")

@@ -8,6 +8,7 @@ import click
 
 import cardwise
 from cardwise.cli.replay import replay_command
+from cardwise.cli.scheduler import scheduler_command
 from cardwise.cli.synth import synth_command
 from cardwise.cli.tune import tune_command
 from cardwise.errors import CardwiseError, UserError
@@ -24,6 +25,7 @@ def cli() -> None:
 cli.add_command(replay_command)
 cli.add_command(tune_command)
 cli.add_command(synth_command)
+cli.add_command(scheduler_command)
 
 
 def main() -> None:

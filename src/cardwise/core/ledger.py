@@ -7,7 +7,8 @@ their node's cards are a *conflict*, and the node takes nothing new until it has
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from cardwise.core.allocation import Allocation, holds
@@ -190,6 +191,24 @@ class Ledger:
         freed, self.freed = self.freed, set()
         return freed
 
+    def knows(self, uid: str) -> bool:
+        """True if the pod is counted: bound, or about to be."""
+        return uid in self.pods or uid in self.under_way
+
+    @contextmanager
+    def supposing(self, guesses: Iterable[tuple[Claim, str]]) -> Iterator[None]:
+        """For the length of a ``with``: as if these pods were on those nodes, where they fit."""
+        mark = self.cluster.mark()
+        try:
+            for claim, node in guesses:
+                node_idx = self.cluster.node_idx.get(node)
+                allocation = None if node_idx is None else assign(self.policy(claim), claim, node_idx)
+                if allocation is not None:
+                    self._reserve(BoundPod(claim, node, allocation))
+            yield
+        finally:
+            self.cluster.undo(mark)
+
     # ---------------------------------------------------------------- inside
 
     def rebuild(self) -> None:
@@ -260,24 +279,28 @@ class Ledger:
 
     def _place(self, pod: BoundPod) -> bool:
         """Reserve what a pod holds; if that cannot be, reserve nothing and note the conflict."""
-        node_idx = self.cluster.node_idx.get(pod.node)
-        if node_idx is None:
+        if pod.node not in self.cluster.node_idx:
             return True
-        uid, mark = pod.claim.uid, self.cluster.mark()
-        parts: list[str] = []
+        mark = self.cluster.mark()
         try:
-            for shape, places in self._wanted(pod, node_idx):
-                part = f"{uid}#{len(parts)}"
-                request = pod.claim.request(shape, host=not parts, name=part)
-                self.cluster.reserve(request, node_idx, places, running=True)
-                parts.append(part)
+            parts = self._reserve(pod)
         except (OversoldError, _UnknownCardError) as exc:
             self.cluster.undo(mark)
-            self.conflicts[uid] = Conflict(pod.claim.name, pod.node, str(exc))
+            self.conflicts[pod.claim.uid] = Conflict(pod.claim.name, pod.node, str(exc))
             return False
         self.cluster.keep(mark)
-        self._parts[uid] = parts
+        self._parts[pod.claim.uid] = parts
         return True
+
+    def _reserve(self, pod: BoundPod) -> list[str]:
+        """Take what a pod holds, one part per card; names of the parts. The first carries CPU and host memory."""
+        node_idx = self.cluster.node_idx[pod.node]
+        parts: list[str] = []
+        for shape, places in self._wanted(pod, node_idx):
+            part = f"{pod.claim.uid}#{len(parts)}"
+            self.cluster.reserve(pod.claim.request(shape, host=not parts, name=part), node_idx, places, running=True)
+            parts.append(part)
+        return parts
 
     def _wanted(self, pod: BoundPod, node_idx: int) -> Iterable[tuple[Shape, tuple[int, ...]]]:
         held = holds(pod.claim, pod.allocation, initialized=pod.initialized) if pod.allocation else []

@@ -1,0 +1,76 @@
+"""The allocation annotation on a pod, both ways. What is written can be read again without loss (case C9).
+
+Refuses what it does not understand: an allocation of another version or with nonsense in it is an error, never "none".
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from cardwise.adapters import wire
+from cardwise.adapters.claims import MODES, read_claim
+from cardwise.adapters.kube_objects import Pod
+from cardwise.core.allocation import Allocation, Share
+from cardwise.core.ledger import BoundPod
+from cardwise.core.request import Isolation
+
+VERSION = 1
+_NAMES = {mode: name for name, mode in MODES.items()} | {Isolation.ANY: "any"}
+_MODES = {name: mode for mode, name in _NAMES.items()}
+
+
+class _Share(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
+    uuid: str
+    mib: int
+    cores: int
+    mode: str = "any"
+    whole: bool = False
+
+
+class _Alloc(msgspec.Struct, forbid_unknown_fields=True):
+    v: int
+    epoch: int
+    seq: int
+    node: str
+    ctr: dict[str, list[_Share]]
+
+
+def encode(allocation: Allocation) -> str:
+    """The annotation's text."""
+    containers = {
+        container: [
+            _Share(share.uuid, share.memory_mib, share.compute_pct, _NAMES[share.mode], share.whole) for share in shares
+        ]
+        for container, shares in allocation.containers
+    }
+    told = _Alloc(VERSION, allocation.epoch, allocation.seq, allocation.node, containers)
+    return msgspec.json.encode(told).decode()
+
+
+def decode(text: str) -> Allocation:
+    """Read an annotation. Raises ValueError if it is not one of ours."""
+    try:
+        told = msgspec.json.decode(text, type=_Alloc)
+    except msgspec.DecodeError as exc:
+        raise ValueError(f"{wire.ANNOTATION_ALLOC} is not readable: {exc}") from exc
+    if told.v != VERSION:
+        raise ValueError(f"{wire.ANNOTATION_ALLOC} has version {told.v}, this scheduler reads {VERSION}")
+    containers = tuple((name, tuple(map(_share, shares))) for name, shares in told.ctr.items())
+    return Allocation(told.node, containers, told.epoch, told.seq)
+
+
+def _share(told: _Share) -> Share:
+    if told.mode not in _MODES or told.mib < 0 or not 0 <= told.cores <= 100:
+        raise ValueError(f"{wire.ANNOTATION_ALLOC}: impossible share {told}")
+    return Share(told.uuid, told.mib, told.cores, told.whole, _MODES[told.mode])
+
+
+def bound_pod(pod: Pod) -> BoundPod:
+    """A pod on a node as the ledger counts it. Raises ValueError that names the pod if its allocation is unreadable."""
+    text = pod.metadata.annotations.get(wire.ANNOTATION_ALLOC)
+    try:
+        allocation = decode(text) if text else None
+    except ValueError as exc:
+        raise ValueError(f"pod {pod.name}: {exc}") from exc
+    claim, _faults = read_claim(pod)  # whatever is wrong with it, it runs
+    return BoundPod(claim, pod.spec.node_name, allocation, pod.initialized)

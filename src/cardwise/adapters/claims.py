@@ -1,0 +1,148 @@
+"""A pod as a claim: what its containers ask of cards, and what its annotations say of it (SPEC A1, B8, E1).
+
+All faults of a pod are told together, each with where it stands and what to write instead. Refuses to guess: a key that
+looks like ours and is none is a fault, for an ask that is overlooked would run without a card, or with all of one.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+from cardwise.adapters import wire
+from cardwise.adapters.asks import gpu_ask, requested
+from cardwise.adapters.dump import service_of
+from cardwise.adapters.kube_objects import Container, Pod
+from cardwise.adapters.quantity import MIB
+from cardwise.core.claim import Claim, ContainerAsk, LatencyClass, Stage
+from cardwise.core.request import Isolation, Shape, WorkloadClass
+from cardwise.errors import UserError
+from cardwise.files import seen
+from cardwise.units import MILLI_PER_PCT
+
+MODES = {mode.name.lower().replace("_", "-"): mode for mode in Isolation if mode is not Isolation.ANY}
+"""Isolation modes as users write them."""
+_ValueT = TypeVar("_ValueT")
+_BOOLEANS = {"true": True, "false": False}
+_LATENCIES = {each.value: each for each in LatencyClass}
+_WORKLOADS = {each.value: each for each in WorkloadClass}
+
+
+def claim_of(pod: Pod) -> Claim:
+    """What the pod asks for. Raises UserError that tells every fault."""
+    claim, faults = read_claim(pod)
+    if faults:
+        raise UserError("; ".join(faults))
+    return claim
+
+
+def read_claim(pod: Pod) -> tuple[Claim, list[str]]:
+    """What the pod asks for as far as it can be read, and what is wrong with it."""
+    faults: list[str] = []
+    read = _Annotations(pod, faults)
+    models, modes = read.models(), read.modes()
+    asks = [ask for ask in _asks(pod, models, modes, faults) if ask.shape.cards]
+    claim = Claim(
+        uid=pod.metadata.uid or pod.name,
+        name=pod.name,
+        asks=tuple(asks),
+        cpu_milli=-(-requested(pod.spec, "cpu") * 1000 // 1),
+        host_memory_mib=-(-requested(pod.spec, "memory") // MIB),
+        service=service_of(pod),
+        tenant=pod.metadata.namespace,
+        exclusive=read.boolean(wire.ANNOTATION_EXCLUSIVE),
+        workload=read.one_of(wire.ANNOTATION_WORKLOAD, _WORKLOADS, WorkloadClass.INFERENCE),
+        mixes=read.boolean(wire.ANNOTATION_MIX),
+        model_key=pod.metadata.annotations.get(wire.ANNOTATION_MODEL, ""),
+        latency=read.one_of(wire.ANNOTATION_CLASS, _LATENCIES, LatencyClass.SENSITIVE),
+    )
+    return claim, faults + misspelt(pod)
+
+
+def _asks(pod: Pod, models: frozenset[str], modes: frozenset[Isolation], faults: list[str]) -> Iterable[ContainerAsk]:
+    for container, stage in stages(pod):
+        try:
+            ask = gpu_ask(container.resources)
+        except ValueError as exc:
+            faults.append(f"container {container.name}: {exc}")
+            continue
+        yield ContainerAsk(
+            container.name,
+            stage,
+            Shape(
+                cards=ask.cards,
+                memory_mib=ask.memory_mib,
+                memory_milli=ask.memory_pct * MILLI_PER_PCT,
+                compute_milli=ask.cores_pct * MILLI_PER_PCT,
+                whole=ask.whole,
+                models=models if ask.cards else frozenset(),
+                isolation=modes if ask.cards else frozenset(),
+            ),
+        )
+
+
+def stages(pod: Pod) -> Iterable[tuple[Container, Stage]]:
+    """All containers in the order in which they start, and when each of them runs."""
+    for container in pod.spec.init_containers:
+        yield container, Stage.SIDECAR if container.restart_policy == "Always" else Stage.INIT
+    for container in pod.spec.containers:
+        yield container, Stage.APP
+
+
+def misspelt(pod: Pod) -> list[str]:
+    """Keys that look like ours and are none, each with what was probably meant."""
+    faults = []
+    for container, _ in stages(pod):
+        for name in sorted(container.resources.limits.keys() | container.resources.requests.keys()):
+            if name.startswith(wire.RESOURCE_DOMAINS) and not _is_known(name):
+                hint = _hint(name, wire.READ_RESOURCES)
+                faults.append(f"container {container.name}: no resource is called {name}{hint}")
+    for key in sorted(pod.metadata.annotations):
+        if key in wire.READ_RESOURCES:
+            faults.append(f"annotation {key}: is a resource; write it under a container's resources.limits")
+        elif key.startswith("cardwise.dev/") and key not in wire.POD_ANNOTATIONS and key != wire.ANNOTATION_ALLOC:
+            faults.append(f"annotation {key}: is none of cardwise's{_hint(key, wire.POD_ANNOTATIONS)}")
+    return faults
+
+
+def _is_known(resource: str) -> bool:
+    """True for resources that are read here, have no bearing, or are NVIDIA's own MIG instances."""
+    return resource in wire.READ_RESOURCES | wire.IGNORED_RESOURCES or resource.startswith("nvidia.com/mig-")
+
+
+def _hint(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.6)
+    return f"; write {close[0]}" if close else f"; known are {', '.join(sorted(known))}"
+
+
+class _Annotations:
+    """Reads a pod's annotations and notes what cannot be read."""
+
+    def __init__(self, pod: Pod, faults: list[str]) -> None:
+        self._annotations, self._faults = pod.metadata.annotations, faults
+
+    def boolean(self, key: str) -> bool:
+        return self.one_of(key, _BOOLEANS, otherwise=False)
+
+    def one_of(self, key: str, known: Mapping[str, _ValueT], otherwise: _ValueT) -> _ValueT:
+        text = self._annotations.get(key)
+        if text is None:
+            return otherwise
+        if text not in known:
+            self._faults.append(f"annotation {key}: {seen(text)} is none of {', '.join(known)}")
+        return known.get(text, otherwise)
+
+    def models(self) -> frozenset[str]:
+        texts = [self._annotations.get(key, "") for key in (wire.ANNOTATION_GPU_MODEL, wire.ANNOTATIONS_HAMI_TYPES[0])]
+        return frozenset(wire.model_token(name) for text in texts for name in text.split(",") if name.strip())
+
+    def modes(self) -> frozenset[Isolation]:
+        names = [name.strip() for name in self._annotations.get(wire.ANNOTATION_ISOLATION, "").split(",")]
+        return frozenset(self.one_mode(name) for name in names if name)
+
+    def one_mode(self, name: str) -> Isolation:
+        if name not in MODES:
+            key = wire.ANNOTATION_ISOLATION
+            self._faults.append(f"annotation {key}: {seen(name)} is none of {', '.join(MODES)}")
+        return MODES.get(name, Isolation.ANY)

@@ -1,0 +1,237 @@
+"""The API server over HTTP. The only module that imports lightkube and httpx2.
+
+Credentials come from lightkube, which reads kubeconfigs and service accounts; requests are ours, for its models would
+cost a second per thousand pods.
+Refuses to retry what may have happened: a write that timed out is the caller's to read back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from http import HTTPStatus
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import httpx2
+import msgspec
+from lightkube.config.client_adapter import AsyncClient, ConnectionParams
+from lightkube.config.kubeconfig import KubeConfig
+from lightkube.core.exceptions import ConfigError
+
+from cardwise.adapters.kube.feed import NODES, PODS, follow
+from cardwise.adapters.kube.port import Binding, LeaseRecord, NodeEvent, PodEvent
+from cardwise.adapters.kube_objects import Pod
+from cardwise.errors import ClusterError, ConflictError, ExpiredError, NotFoundError, UserError
+
+WRITE_TIMEOUT_S = 4.0
+"""Less than the time between a leader's last renewal and the end of its lease, see ``scheduler/leader.py``."""
+CONNECT_TIMEOUT_S = 3.0
+MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+_LEASES = "/apis/coordination.k8s.io/v1/namespaces/{}/leases"
+_DecodedT = TypeVar("_DecodedT")
+
+
+class _Status(msgspec.Struct):
+    message: str = ""
+    reason: str = ""
+
+
+class _LeaseMeta(msgspec.Struct, rename="camel"):
+    resource_version: str = ""
+
+
+class _LeaseSpec(msgspec.Struct, rename="camel"):
+    holder_identity: str | None = None
+    lease_duration_seconds: int | None = None
+    lease_transitions: int | None = None
+    renew_time: str | None = None
+
+
+class _Lease(msgspec.Struct):
+    metadata: _LeaseMeta
+    spec: _LeaseSpec = msgspec.field(default_factory=_LeaseSpec)
+
+
+class KubeClient:
+    """A connection to one API server; a :class:`~cardwise.adapters.kube.port.ClusterPort`."""
+
+    def __init__(self, http: httpx2.AsyncClient) -> None:
+        """Use :func:`connect`."""
+        self._http = http
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._http.aclose()
+
+    # ---------------------------------------------------------------- reading
+
+    def follow_pods(self) -> AsyncIterator[PodEvent]:
+        """See the port."""
+        return follow(self, PODS)
+
+    def follow_nodes(self) -> AsyncIterator[NodeEvent]:
+        """See the port."""
+        return follow(self, NODES)
+
+    async def get_pod(self, namespace: str, name: str) -> Pod:
+        """See the port."""
+        return _decode(await self.request("GET", f"/api/v1/namespaces/{namespace}/pods/{name}"), Pod)
+
+    async def read_lease(self, namespace: str, name: str) -> LeaseRecord:
+        """See the port."""
+        return _lease_record(await self.request("GET", f"{_LEASES.format(namespace)}/{name}"))
+
+    # ---------------------------------------------------------------- writing
+
+    async def bind(self, binding: Binding) -> None:
+        """See the port."""
+        metadata = {
+            "name": binding.pod,
+            "namespace": binding.namespace,
+            "uid": binding.uid,
+            "annotations": dict(binding.annotations),
+            "labels": dict(binding.labels),
+        }
+        target = {"apiVersion": "v1", "kind": "Node", "name": binding.node}
+        body = {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
+        await self.request("POST", f"/api/v1/namespaces/{binding.namespace}/pods/{binding.pod}/binding", body)
+
+    async def annotate_node(self, name: str, annotations: Mapping[str, str | None]) -> None:
+        """See the port."""
+        body = {"metadata": {"annotations": dict(annotations)}}
+        await self.request("PATCH", f"/api/v1/nodes/{name}", body, MERGE_PATCH)
+
+    async def set_node_condition(self, name: str, condition: Mapping[str, str]) -> None:
+        """See the port."""
+        body = {"status": {"conditions": [dict(condition)]}}
+        await self.request("PATCH", f"/api/v1/nodes/{name}/status", body, STRATEGIC_PATCH)
+
+    async def post_event(self, event: Mapping[str, Any], namespace: str) -> None:
+        """See the port."""
+        await self.request("POST", f"/api/v1/namespaces/{namespace}/events", event)
+
+    async def write_lease(self, namespace: str, name: str, record: LeaseRecord) -> LeaseRecord:
+        """See the port."""
+        spec = {
+            "holderIdentity": record.holder,
+            "leaseDurationSeconds": record.duration_s,
+            "leaseTransitions": record.transitions,
+            "renewTime": record.renewed,
+        }
+        metadata = {"name": name, "namespace": namespace}
+        body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
+        if not record.version:
+            return _lease_record(await self.request("POST", _LEASES.format(namespace), body))
+        metadata["resourceVersion"] = record.version
+        return _lease_record(await self.request("PUT", f"{_LEASES.format(namespace)}/{name}", body))
+
+    # ---------------------------------------------------------------- HTTP
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        content_type: str = "application/json",
+        *,
+        timeout_s: float = WRITE_TIMEOUT_S,
+        params: Mapping[str, str] | None = None,
+    ) -> bytes:
+        """The body of a good answer. Raises ClusterError or one of its kinds."""
+        with _translated(method, path):
+            answer = await self._http.request(
+                method,
+                path,
+                content=None if body is None else msgspec.json.encode(body),
+                headers={"Content-Type": content_type},
+                params=params,
+                timeout=timeout_s,
+            )
+            _raise_for(answer.status_code, answer.content, f"{method} {path}")
+            return answer.content
+
+    @contextlib.asynccontextmanager
+    async def stream(
+        self, path: str, params: Mapping[str, str], idle_timeout_s: float
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """The chunks of a long answer. Raises as :meth:`request`, also when it goes silent for too long."""
+        timeout = httpx2.Timeout(CONNECT_TIMEOUT_S, read=idle_timeout_s)
+        with _translated("GET", path):
+            async with self._http.stream("GET", path, params=dict(params), timeout=timeout) as answer:
+                if answer.status_code != HTTPStatus.OK:
+                    _raise_for(answer.status_code, await answer.aread(), f"GET {path}")
+                yield answer.aiter_bytes()
+
+
+def connect(kubeconfig: Path | None = None, context: str | None = None) -> KubeClient:
+    """A client for a kubeconfig file, or for the cluster in which we run, or for the user's default kubeconfig.
+
+    Raises UserError if there is no way to a cluster.
+    """
+    try:
+        if kubeconfig is not None:
+            config = KubeConfig.from_file(kubeconfig).get(context)
+        else:
+            config = KubeConfig.from_env().get(context)
+        if config is None:
+            raise UserError(f"{kubeconfig or 'KUBECONFIG'}: names no current context; pass --context NAME")
+        http = AsyncClient(config, ConnectionParams(timeout=httpx2.Timeout(WRITE_TIMEOUT_S)))
+    except (ConfigError, KeyError, TypeError, OSError) as exc:
+        raise UserError(f"no way to a cluster: {exc}; set KUBECONFIG or pass --kubeconfig FILE") from exc
+    return KubeClient(http)
+
+
+@contextlib.contextmanager
+def _translated(method: str, path: str):  # type: ignore[no-untyped-def]  # noqa: ANN202
+    try:
+        yield
+    except httpx2.TimeoutException as exc:
+        raise ClusterError(f"{method} {path}: no answer in time ({type(exc).__name__})", retry=True) from exc
+    except httpx2.HTTPError as exc:
+        raise ClusterError(f"{method} {path}: {str(exc) or type(exc).__name__}", retry=True) from exc
+    except ConfigError as exc:
+        raise ClusterError(f"{method} {path}: {exc}", retry=True) from exc
+
+
+_KINDS: dict[int, type[ClusterError]] = {
+    HTTPStatus.NOT_FOUND: NotFoundError,
+    HTTPStatus.CONFLICT: ConflictError,
+    HTTPStatus.GONE: ExpiredError,
+}
+
+
+def _raise_for(status: int, content: bytes, what: str) -> None:
+    if status < HTTPStatus.BAD_REQUEST:
+        return
+    try:
+        told = msgspec.json.decode(content, type=_Status).message
+    except msgspec.DecodeError:
+        told = content[:200].decode(errors="replace")
+    retry = status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR
+    raise _KINDS.get(status, ClusterError)(f"{what}: {status}: {told}", retry=retry)
+
+
+def _decode(content: bytes, kind: type[_DecodedT]) -> _DecodedT:
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except msgspec.DecodeError as exc:
+        raise ClusterError(f"the API server's answer is not a {kind.__name__}: {exc}", retry=True) from exc
+
+
+def _lease_record(content: bytes) -> LeaseRecord:
+    lease = _decode(content, _Lease)
+    spec = lease.spec
+    return LeaseRecord(
+        holder=spec.holder_identity or "",
+        duration_s=spec.lease_duration_seconds or 0,
+        transitions=spec.lease_transitions or 0,
+        renewed=spec.renew_time or "",
+        version=lease.metadata.resource_version,
+    )

@@ -1,0 +1,171 @@
+"""List, then watch, for ever: the API server's objects as a stream that never ends and never lies for long.
+
+A broken watch goes on where it broke; if that point is forgotten, all objects are listed again. Deletes that happened
+meanwhile are in no event: who reads the stream takes :class:`All` for the whole truth.
+Source: client-go's Reflector; research on watch semantics, KEP-956 (bookmarks).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
+
+from cardwise.adapters.kube.port import All, Gone, Lost, Put
+from cardwise.adapters.kube_objects import Node, Pod
+from cardwise.errors import ClusterError, ExpiredError
+
+PAGE = 500
+LIST_TIMEOUT_S = 30.0
+WATCH_S = 300
+IDLE_S = 120.0
+"""The API server sends a bookmark about every minute: silence for twice as long means that the connection is dead."""
+BACKOFF_FIRST_S, BACKOFF_MOST_S = 0.2, 15.0
+
+_ObjectT = TypeVar("_ObjectT", Pod, Node)
+
+
+@dataclass(frozen=True, slots=True)
+class Resource(Generic[_ObjectT]):
+    """What is followed: where it lies, which of it, and how it is decoded."""
+
+    path: str
+    kind: type[_ObjectT]
+    field_selector: str = ""
+
+
+PODS = Resource("/api/v1/pods", Pod, "status.phase!=Succeeded,status.phase!=Failed")
+NODES = Resource("/api/v1/nodes", Node)
+
+
+class Transport(Protocol):
+    """The part of the client that a feed uses."""
+
+    async def request(
+        self, method: str, path: str, *, timeout_s: float = ..., params: Mapping[str, str] | None = ...
+    ) -> bytes:
+        """One answer."""
+        ...
+
+    def stream(
+        self, path: str, params: Mapping[str, str], idle_timeout_s: float
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        """A long answer."""
+        ...
+
+
+class _ListMeta(msgspec.Struct, rename="camel"):
+    resource_version: str = ""
+    next: str = msgspec.field(name="continue", default="")
+
+
+class _Change(msgspec.Struct):
+    type: str
+    object: msgspec.Raw
+
+
+class _Status(msgspec.Struct):
+    code: int = 0
+    message: str = ""
+
+
+async def follow(
+    api: Transport, resource: Resource[_ObjectT]
+) -> AsyncIterator[All[_ObjectT] | Put[_ObjectT] | Gone[_ObjectT] | Lost]:
+    """Events of one resource. Ends only when it is cancelled."""
+    version, failures = "", 0
+    while True:
+        try:
+            if not version:
+                objects, version = await _list(api, resource)
+                yield All(objects)
+            async for change in _watch(api, resource, version):
+                version, failures = change.version, 0
+                if change.event is not None:
+                    yield change.event
+            await asyncio.sleep(BACKOFF_FIRST_S)
+        except ExpiredError:
+            version = ""
+        except ClusterError as exc:
+            failures += 1
+            yield Lost(str(exc))
+            await asyncio.sleep(backoff_s(failures))
+
+
+def backoff_s(failures: int) -> float:
+    """How long to wait after so many failures in a row: doubling up to 15 s, and spread."""
+    return random.uniform(0.5, 1.0) * min(BACKOFF_MOST_S, BACKOFF_FIRST_S * 2.0 ** min(failures - 1, 10))  # noqa: S311
+
+
+async def _list(api: Transport, resource: Resource[_ObjectT]) -> tuple[tuple[_ObjectT, ...], str]:
+    decoder = msgspec.json.Decoder(_list_type(resource.kind))
+    objects: list[_ObjectT] = []
+    params = {"limit": str(PAGE), **_selector(resource)}
+    while True:
+        page = decoder.decode(await api.request("GET", resource.path, params=params, timeout_s=LIST_TIMEOUT_S))
+        objects += page.items
+        if not page.metadata.next:
+            return tuple(objects), page.metadata.resource_version
+        params["continue"] = page.metadata.next
+
+
+def _list_type(kind: type[_ObjectT]) -> Any:  # noqa: ANN401 - made at run time
+    return msgspec.defstruct(f"{kind.__name__}List", [("metadata", _ListMeta), ("items", list[kind])])  # type: ignore[valid-type]
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen(Generic[_ObjectT]):
+    version: str
+    event: Put[_ObjectT] | Gone[_ObjectT] | None
+
+
+async def _watch(api: Transport, resource: Resource[_ObjectT], version: str) -> AsyncIterator[_Seen[_ObjectT]]:
+    changes = msgspec.json.Decoder(_Change)
+    objects = msgspec.json.Decoder(resource.kind)
+    params = {
+        "watch": "true",
+        "resourceVersion": version,
+        "allowWatchBookmarks": "true",
+        "timeoutSeconds": str(random.randint(WATCH_S, 2 * WATCH_S)),  # noqa: S311 - so that watches do not end at once
+        **_selector(resource),
+    }
+    async with api.stream(resource.path, params, IDLE_S) as chunks:
+        async for line in _lines(chunks):
+            try:
+                change = changes.decode(line)
+                if change.type == "ERROR":
+                    _raise_status(msgspec.json.decode(change.object, type=_Status))
+                seen = objects.decode(change.object)
+            except msgspec.DecodeError as exc:
+                raise ClusterError(f"GET {resource.path}: unreadable event: {exc}", retry=True) from exc
+            yield _Seen(seen.metadata.resource_version, _event(change.type, seen))
+
+
+def _event(kind: str, seen: _ObjectT) -> Put[_ObjectT] | Gone[_ObjectT] | None:
+    if kind in {"ADDED", "MODIFIED"}:
+        return Put(seen)
+    return Gone(seen) if kind == "DELETED" else None
+
+
+def _raise_status(status: _Status) -> None:
+    if status.code == 410:
+        raise ExpiredError(status.message, retry=True)
+    raise ClusterError(status.message, retry=True)
+
+
+async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    rest = b""
+    async for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            if line:
+                yield line
+
+
+def _selector(resource: Resource[_ObjectT]) -> dict[str, str]:
+    return {"fieldSelector": resource.field_selector} if resource.field_selector else {}

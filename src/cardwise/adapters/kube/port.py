@@ -1,0 +1,110 @@
+"""What the programs need of a cluster. Behind it stands the API server, or ``hollow.py`` without one.
+
+Everything is small on purpose: no general client, only the calls that are made. Errors are ours: NotFoundError,
+ConflictError, ExpiredError, and ClusterError that says whether to try again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+
+from cardwise.adapters.kube_objects import Node, Pod
+
+_ObjectT = TypeVar("_ObjectT")
+
+
+@dataclass(frozen=True, slots=True)
+class All(Generic[_ObjectT]):
+    """Everything there is now: what was told before and is not in it is gone."""
+
+    objects: tuple[_ObjectT, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Put(Generic[_ObjectT]):
+    """An object is new or changed."""
+
+    object: _ObjectT
+
+
+@dataclass(frozen=True, slots=True)
+class Gone(Generic[_ObjectT]):
+    """An object is no longer there; this was its last state."""
+
+    object: _ObjectT
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The stream broke: what is known may be old until the next event. ``why``: for the log."""
+
+    why: str
+
+
+PodEvent: TypeAlias = All[Pod] | Put[Pod] | Gone[Pod] | Lost
+NodeEvent: TypeAlias = All[Node] | Put[Node] | Gone[Node] | Lost
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """A pod and its node, with annotations and labels that land on the pod in the same write."""
+
+    namespace: str
+    pod: str
+    uid: str
+    node: str
+    annotations: Mapping[str, str]
+    labels: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRecord:
+    """A Lease: who holds it and since how many holders. ``version`` guards the next write."""
+
+    holder: str = ""
+    duration_s: int = 15
+    transitions: int = 0
+    renewed: str = ""
+    version: str = ""
+
+
+class ClusterPort(Protocol):
+    """A cluster, as programs see it."""
+
+    def follow_pods(self) -> AsyncIterator[PodEvent]:
+        """Pods that have not ended, for ever: first :class:`All`, then what changes, :class:`All` again if need be."""
+        ...
+
+    def follow_nodes(self) -> AsyncIterator[NodeEvent]:
+        """Nodes, in the same way."""
+        ...
+
+    async def get_pod(self, namespace: str, name: str) -> Pod:
+        """One pod as it is now. Raises NotFoundError."""
+        ...
+
+    async def bind(self, binding: Binding) -> None:
+        """Bind a pod. Raises ConflictError if it is bound, another, or being deleted; NotFoundError if it is gone."""
+        ...
+
+    async def annotate_node(self, name: str, annotations: Mapping[str, str | None]) -> None:
+        """Set annotations of a node, or remove those that are None."""
+        ...
+
+    async def set_node_condition(self, name: str, condition: Mapping[str, str]) -> None:
+        """Set one condition of a node's status; the others stay."""
+        ...
+
+    async def post_event(self, event: Mapping[str, Any], namespace: str) -> None:
+        """Write an event."""
+        ...
+
+    async def read_lease(self, namespace: str, name: str) -> LeaseRecord:
+        """A Lease. Raises NotFoundError."""
+        ...
+
+    async def write_lease(self, namespace: str, name: str, record: LeaseRecord) -> LeaseRecord:
+        """Create a Lease (``version`` empty) or replace the version that was read. Raises ConflictError."""
+        ...

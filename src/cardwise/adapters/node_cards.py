@@ -1,0 +1,89 @@
+"""What the agent tells of its node, as annotations: cards, their recent load, weights on disk. Both ways.
+
+The scheduler believes this inventory only, never another plugin's count (case C14).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from cardwise.adapters import wire
+from cardwise.adapters.claims import MODES
+from cardwise.adapters.kube_objects import Node
+from cardwise.adapters.quantity import MAX_CARD_MIB, parse_mib, parse_milli
+from cardwise.core.inventory import CardSpec, NodeSpec
+from cardwise.core.request import Isolation
+
+_NAMES = {mode: name for name, mode in MODES.items()} | {Isolation.ANY: "any"}
+_MODES = {name: mode for mode, name in _NAMES.items()}
+
+
+class _Card(msgspec.Struct, omit_defaults=True):
+    uuid: str
+    model: str
+    mib: int
+    mode: str = "any"
+    healthy: bool = True
+    links: list[int] = []
+
+
+def encode_cards(cards: Sequence[CardSpec]) -> str:
+    """The inventory annotation's text."""
+    told = [
+        _Card(card.uuid, card.model, card.memory_mib, _NAMES[card.isolation], card.healthy, list(card.links))
+        for card in cards
+    ]
+    return msgspec.json.encode(told).decode()
+
+
+def decode_cards(text: str) -> tuple[CardSpec, ...]:
+    """Read an inventory annotation. Raises ValueError if it is none."""
+    try:
+        told = msgspec.json.decode(text, type=list[_Card])
+    except msgspec.DecodeError as exc:
+        raise ValueError(f"{wire.ANNOTATION_CARDS} is not readable: {exc}") from exc
+    for card in told:
+        if not card.uuid or card.mode not in _MODES or not 0 < card.mib <= MAX_CARD_MIB:
+            raise ValueError(f"{wire.ANNOTATION_CARDS}: impossible card {card}")
+        if card.links and len(card.links) != len(told):
+            raise ValueError(f"{wire.ANNOTATION_CARDS}: card {card.uuid} has {len(card.links)} links, not {len(told)}")
+    if len({card.uuid for card in told}) < len(told):
+        raise ValueError(f"{wire.ANNOTATION_CARDS}: names a card twice")
+    return tuple(
+        CardSpec(c.uuid, wire.model_token(c.model), c.mib, _MODES[c.mode], c.healthy, tuple(c.links)) for c in told
+    )
+
+
+def node_spec(node: Node) -> NodeSpec:
+    """A node of the cluster; without cards if its agent tells of none. Raises ValueError that names the node."""
+    notes, labels = node.metadata.annotations, node.metadata.labels
+    try:
+        cards = decode_cards(notes[wire.ANNOTATION_CARDS]) if wire.ANNOTATION_CARDS in notes else ()
+        offered = node.status.allocatable or node.status.capacity
+        return NodeSpec(
+            name=node.metadata.name,
+            cpu_milli=parse_milli(offered.get("cpu", "0"), up=False),
+            memory_mib=parse_mib(offered.get("memory", "0"), up=False),
+            cards=cards,
+            domain=next((labels[label] for label in wire.LABEL_ZONES if labels.get(label)), ""),
+            schedulable=not node.spec.unschedulable,
+            cached_models=frozenset(filter(None, notes.get(wire.ANNOTATION_CACHED_MODELS, "").split(","))),
+        )
+    except ValueError as exc:
+        raise ValueError(f"node {node.metadata.name}: {exc}") from exc
+
+
+def encode_load(used_share: Mapping[str, float]) -> str:
+    """The load annotation's text: UUID to utilization in [0, 1]."""
+    return msgspec.json.encode({uuid: round(share, 2) for uuid, share in used_share.items()}).decode()
+
+
+def node_load(node: Node) -> dict[str, float]:
+    """Utilization by card; empty if none is told. Raises ValueError that names the node."""
+    text = node.metadata.annotations.get(wire.ANNOTATION_LOAD, "{}")
+    try:
+        return msgspec.json.decode(text, type=dict[str, float])
+    except msgspec.DecodeError as exc:
+        raise ValueError(f"node {node.metadata.name}: {wire.ANNOTATION_LOAD} is not readable: {exc}") from exc

@@ -1,0 +1,190 @@
+"""HTTP: kube-scheduler's three verbs, admission, health, metrics, and the answers to "why".
+
+Only this module of the scheduler knows aiohttp. A request that cannot be read is answered with what was wrong; a bug of
+ours ends as 500, which kube-scheduler shows in the pod's event and tries again.
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+import structlog
+from aiohttp import web
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from cardwise.adapters.claims import claim_of
+from cardwise.adapters.extender_v1 import ExtenderArgs, ExtenderBindingArgs, ExtenderBindingResult, ExtenderFilterResult
+from cardwise.adapters.kube.port import ClusterPort
+from cardwise.core.ledger import Ledger
+from cardwise.errors import ClusterError, UserError
+from cardwise.scheduler import telling, webhook
+from cardwise.scheduler.binder import Binder
+from cardwise.scheduler.extender import Extender
+from cardwise.scheduler.watching import Watching
+
+log = structlog.get_logger()
+
+MOST_BODY = 16 * 2**20
+"""10,000 node names and a large pod are 0.4 MB; kube-scheduler never sends more."""
+BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 2.0)
+_ArgsT = TypeVar("_ArgsT")
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass(slots=True)
+class Parts:
+    """What the server speaks for. ready: None, or why this replica is not ready to decide."""
+
+    port: ClusterPort
+    ledger: Ledger
+    watching: Watching
+    extender: Extender
+    binder: Binder
+    ready: Callable[[], str | None]
+
+
+class Server:
+    """The scheduler's doors."""
+
+    def __init__(self, parts: Parts) -> None:
+        """Serve ``parts``."""
+        self._parts = parts
+        self._registry = CollectorRegistry()
+        self._seconds = Histogram(
+            "cardwise_scheduler_request_seconds", "Time to answer.", ["verb"], buckets=BUCKETS, registry=self._registry
+        )
+        self._answers = Counter("cardwise_scheduler_answers", "Answers.", ["verb", "result"], registry=self._registry)
+        for name, text, read in (
+            ("cardwise_scheduler_pods_waiting", "Pods that no node took at their last filter.", self._waiting),
+            ("cardwise_scheduler_conflicts", "Pods whose allocation contradicts their node's cards.", self._conflicts),
+            ("cardwise_scheduler_bindings_under_way", "Holds whose write is not answered yet.", self._under_way),
+            ("cardwise_scheduler_leader", "1 if this replica binds.", self._leads),
+        ):
+            Gauge(name, text, registry=self._registry).set_function(read)
+
+    def extender_app(self) -> web.Application:
+        """kube-scheduler's verbs, health, metrics and answers."""
+        app = web.Application(client_max_size=MOST_BODY)
+        app.add_routes(
+            [
+                web.post("/filter", self._timed("filter", self._filter)),
+                web.post("/prioritize", self._timed("prioritize", self._prioritize)),
+                web.post("/bind", self._timed("bind", self._bind)),
+                web.get("/explain/{namespace}/{name}", self._explain),
+                web.get("/state", self._state),
+                web.get("/healthz", _alive),
+                web.get("/readyz", self._readyz),
+                web.get("/metrics", self._metrics),
+            ]
+        )
+        return app
+
+    def webhook_app(self) -> web.Application:
+        """Admission. Any replica answers it: it needs no state."""
+        app = web.Application(client_max_size=MOST_BODY)
+        app.add_routes([web.post("/admit", self._timed("admit", self._admit)), web.get("/healthz", _alive)])
+        return app
+
+    # ---------------------------------------------------------------- verbs
+
+    async def _filter(self, request: web.Request) -> web.Response:
+        args = await _read(request, ExtenderArgs)
+        why = self._parts.ready()
+        result = ExtenderFilterResult(error=f"cardwise: {why}") if why else self._parts.extender.filter(args)
+        return _json(result)
+
+    async def _prioritize(self, request: web.Request) -> web.Response:
+        return _json(self._parts.extender.prioritize(await _read(request, ExtenderArgs)))
+
+    async def _bind(self, request: web.Request) -> web.Response:
+        error = await self._parts.binder.bind(await _read(request, ExtenderBindingArgs))
+        self._answers.labels("bind", "refused" if error else "bound").inc()
+        return _json(ExtenderBindingResult(error))
+
+    async def _admit(self, request: web.Request) -> web.Response:
+        return web.Response(body=webhook.review(await request.read()), content_type="application/json")
+
+    # ---------------------------------------------------------------- answers
+
+    async def _explain(self, request: web.Request) -> web.Response:
+        namespace, name = request.match_info["namespace"], request.match_info["name"]
+        uid = self._parts.watching.uids.get(f"{namespace}/{name}", "")
+        held = self._parts.ledger.pods.get(uid)
+        claim = self._parts.watching.pending.get(uid) or (held.claim if held else None)
+        if claim is None:
+            claim = claim_of(await self._parts.port.get_pod(namespace, name))
+        return _json(telling.explain(self._parts.ledger, claim, request.query.get("node")))
+
+    async def _state(self, _request: web.Request) -> web.Response:
+        parts = self._parts
+        return _json(telling.state(parts.ledger, parts.watching.pending, parts.extender.waiting))
+
+    async def _readyz(self, _request: web.Request) -> web.Response:
+        why = self._parts.ready()
+        return web.Response(status=503, text=f"{why}\n") if why else web.Response(text="ok\n")
+
+    async def _metrics(self, _request: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(self._registry), content_type="text/plain", charset="utf-8")
+
+    # ---------------------------------------------------------------- inside
+
+    def _timed(self, verb: str, handler: Callable[[web.Request], Awaitable[web.Response]]) -> Handler:
+        seconds = self._seconds.labels(verb)
+
+        async def timed(request: web.Request) -> web.StreamResponse:
+            start_s = time.perf_counter()
+            try:
+                return await handler(request)
+            except UserError as error:
+                return web.Response(status=400, text=f"{error}\n")
+            except ClusterError as error:
+                return web.Response(status=502, text=f"{error}\n")
+            finally:
+                seconds.observe(time.perf_counter() - start_s)
+
+        return timed
+
+    def _waiting(self) -> float:
+        return len(self._parts.extender.waiting)
+
+    def _conflicts(self) -> float:
+        return len(self._parts.ledger.conflicts)
+
+    def _under_way(self) -> float:
+        return len(self._parts.ledger.under_way)
+
+    def _leads(self) -> float:
+        return float(self._parts.binder.may_bind() is None)
+
+
+async def serve(app: web.Application, host: str, port: int, tls: ssl.SSLContext | None) -> tuple[web.AppRunner, int]:
+    """Start to listen; the runner to clean up, and the port that was taken (of use where 0 was asked for)."""
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, host, port, ssl_context=tls)
+    try:
+        await site.start()
+    except OSError as exc:
+        await runner.cleanup()
+        raise UserError(f"cannot listen on {host}:{port}: {exc.strerror}; choose another port") from exc
+    return runner, runner.addresses[0][1]
+
+
+async def _alive(_request: web.Request) -> web.Response:
+    return web.Response(text="ok\n")
+
+
+async def _read(request: web.Request, kind: type[_ArgsT]) -> _ArgsT:
+    try:
+        return msgspec.json.decode(await request.read(), type=kind)
+    except msgspec.DecodeError as exc:
+        raise UserError(f"not {kind.__name__}: {exc}") from exc
+
+
+def _json(content: object) -> web.Response:
+    return web.Response(body=msgspec.json.encode(content), content_type="application/json")

@@ -1,0 +1,85 @@
+"""The scheduler's settings: one TOML file, read whole or refused with the key that is wrong.
+
+::
+
+    namespace = "cardwise-system"
+
+    [policy]
+    latency-sensitive = "balanced"
+    best-effort = "dense"        # a name, or the path of a policy file that `cardwise tune` wrote
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from cardwise.config import PolicyChoice, choose_policy
+from cardwise.core.claim import LatencyClass
+from cardwise.core.cluster import Cluster
+from cardwise.core.ledger import MakePolicies
+from cardwise.core.placement.mix import Mix
+from cardwise.core.placement.policy import Policy
+from cardwise.errors import InputError, UserError
+from cardwise.files import read_text
+
+WANT = "the scheduler's settings in TOML (see cardwise scheduler --help)"
+
+DEFAULT_POLICY = {LatencyClass.SENSITIVE.value: "balanced", LatencyClass.BEST_EFFORT.value: "dense"}
+"""SPEC B2 for what must answer fast; SPEC B3 for what is there to fill cards."""
+
+
+class Settings(msgspec.Struct, forbid_unknown_fields=True, rename="kebab", frozen=True):
+    """Defaults serve a small cluster.
+
+    host, port: where kube-scheduler finds the extender. webhook_port: 0 for no webhook; it needs ``tls_cert_file`` and
+    ``tls_key_file``, which the extender then uses too. policy: by latency class.
+    """
+
+    namespace: str = "cardwise-system"
+    lease: str = "cardwise-scheduler"
+    host: str = "0.0.0.0"  # noqa: S104 - kube-scheduler comes from another pod
+    port: int = 10260
+    webhook_port: int = 0
+    tls_cert_file: str = ""
+    tls_key_file: str = ""
+    policy: dict[str, str] = msgspec.field(default_factory=lambda: dict(DEFAULT_POLICY))
+    seed: int = 0
+
+
+def read_settings(path: Path | None) -> Settings:
+    """Read and check the file; defaults without one. Raises InputError that names the key."""
+    if path is None:
+        return Settings()
+    try:
+        content = tomllib.loads(read_text(path, WANT))
+        settings = msgspec.convert(content, Settings)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(str(path), f"is not TOML: {error}; give {WANT}") from error
+    except msgspec.ValidationError as error:
+        message, _, where = str(error).partition(" - at `$")
+        raise InputError(str(path), f"{message}; give {WANT}", field=where.strip("`.") or None) from error
+    if settings.webhook_port and not (settings.tls_cert_file and settings.tls_key_file):
+        raise InputError(str(path), "the webhook needs tls-cert-file and tls-key-file", field="webhook-port")
+    return settings
+
+
+def policies_of(settings: Settings) -> MakePolicies:
+    """How the ledger makes its policies. Raises UserError if one of the names is unknown."""
+    known = {each.value for each in LatencyClass}
+    wrong = sorted(settings.policy.keys() - known)
+    if wrong:
+        raise UserError(f"policy.{wrong[0]}: no such class; write {' or '.join(sorted(known))}")
+    names = {**DEFAULT_POLICY, **settings.policy}
+    chosen = {each: choose_policy(names[each.value]) for each in LatencyClass}
+    return lambda cluster, mix: _make(chosen, cluster, mix, settings.seed)
+
+
+def _make(
+    chosen: Mapping[LatencyClass, PolicyChoice], cluster: Cluster, mix: Mix, seed: int
+) -> dict[LatencyClass, Policy]:
+    made = {choice.label: choice.make(cluster, mix, seed) for choice in chosen.values()}
+    return {each: made[choice.label] for each, choice in chosen.items()}

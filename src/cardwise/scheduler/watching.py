@@ -1,0 +1,147 @@
+"""The feed of nodes and pods into the ledger. Refuses to decide, and to forget a pod that still holds a card."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import structlog
+
+from cardwise.adapters.allocations import bound_pod
+from cardwise.adapters.claims import read_claim
+from cardwise.adapters.kube.port import All, ClusterPort, Gone, Lost, NodeEvent, PodEvent, Put
+from cardwise.adapters.kube_objects import Node, Pod
+from cardwise.adapters.node_cards import node_load, node_spec
+from cardwise.core.allocation import Allocation, Share
+from cardwise.core.claim import Claim
+from cardwise.core.inventory import NodeSpec
+from cardwise.core.ledger import BoundPod, Ledger
+
+log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class Watching:
+    """What the cluster said last.
+
+    pending: pods that are not bound, by UID. uids: UID by "namespace/name", of all pods.
+    pods_synced, nodes_synced: everything was told at least once, and nothing is known to be missed.
+    """
+
+    ledger: Ledger
+    pending: dict[str, Claim] = field(default_factory=dict)
+    uids: dict[str, str] = field(default_factory=dict)
+    inconsistent: set[str] = field(default_factory=set)
+    pods_synced: bool = False
+    nodes_synced: bool = False
+    lists: int = 0
+
+    @property
+    def synced(self) -> bool:
+        """True once nodes and pods are known."""
+        return self.pods_synced and self.nodes_synced
+
+    async def follow(self, port: ClusterPort) -> None:
+        """Read both streams until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._follow_nodes(port))
+            tasks.create_task(self._follow_pods(port))
+
+    async def _follow_nodes(self, port: ClusterPort) -> None:
+        async for event in port.follow_nodes():
+            self.hear_node(event)
+
+    async def _follow_pods(self, port: ClusterPort) -> None:
+        async for event in port.follow_pods():
+            self.hear_pod(event)
+
+    # ---------------------------------------------------------------- pods
+
+    def hear_pod(self, event: PodEvent) -> None:
+        """One event of the stream of pods."""
+        match event:
+            case All(pods):
+                self._hear_all_pods(pods)
+            case Put(pod):
+                self._put_pod(pod)
+            case Gone(pod):
+                self._drop_pod(pod)
+            case Lost(why):
+                log.warning("the watch of pods broke", why=why)
+
+    def _hear_all_pods(self, pods: Iterable[Pod]) -> None:
+        living = [pod for pod in pods if not pod.ended]
+        self.uids = {pod.name: pod.metadata.uid for pod in living}
+        self.pending = {pod.metadata.uid: read_claim(pod)[0] for pod in living if not pod.spec.node_name}
+        self.ledger.reset(self.ledger.nodes.values(), [_bound(pod) for pod in living if pod.spec.node_name])
+        self.pods_synced = True
+        self.lists += 1
+
+    def _put_pod(self, pod: Pod) -> None:
+        if pod.ended:
+            self._drop_pod(pod)
+            return
+        self.uids[pod.name] = pod.metadata.uid
+        if pod.spec.node_name:
+            self.pending.pop(pod.metadata.uid, None)
+            self.ledger.put_pod(_bound(pod))
+        elif not self.ledger.knows(pod.metadata.uid):  # else it is news from before the binding
+            self.pending[pod.metadata.uid] = read_claim(pod)[0]
+
+    def _drop_pod(self, pod: Pod) -> None:
+        self.pending.pop(pod.metadata.uid, None)
+        if self.uids.get(pod.name) == pod.metadata.uid:
+            del self.uids[pod.name]
+        self.ledger.drop_pod(pod.metadata.uid)
+
+    # ---------------------------------------------------------------- nodes
+
+    def hear_node(self, event: NodeEvent) -> None:
+        """One event of the stream of nodes."""
+        match event:
+            case All(nodes):
+                self.inconsistent = set()
+                specs = [self._spec(node) for node in nodes]
+                self.ledger.loads = {node.metadata.name: _load(node) for node in nodes}
+                self.ledger.reset(specs, list(self.ledger.pods.values()))
+                self.nodes_synced = True
+            case Put(node):
+                self.ledger.put_node(self._spec(node))
+                if (load := _load(node)) != self.ledger.loads.get(node.metadata.name, {}):
+                    self.ledger.report_load(node.metadata.name, load)
+            case Gone(node):
+                self.ledger.drop_node(node.metadata.name)
+                self.ledger.loads.pop(node.metadata.name, None)
+                self.inconsistent.discard(node.metadata.name)
+            case Lost(why):
+                log.warning("the watch of nodes broke", why=why)
+
+    def _spec(self, node: Node) -> NodeSpec:
+        name = node.metadata.name
+        self.inconsistent.discard(name)
+        if any(each.type == "CardwiseConsistent" and each.status == "False" for each in node.status.conditions):
+            self.inconsistent.add(name)
+        try:
+            return node_spec(node)
+        except ValueError as exc:
+            log.error("a node's inventory is unreadable, it takes no slices", node=name, why=str(exc))
+            return NodeSpec(name, 0, 0, schedulable=False)
+
+
+def _load(node: Node) -> dict[str, float]:
+    try:
+        return node_load(node)
+    except ValueError as exc:
+        log.error("a node's load is unreadable, its cards count as not measured", why=str(exc))
+        return {}
+
+
+def _bound(pod: Pod) -> BoundPod:
+    """An allocation that cannot be read holds a card that no node has: it fences the node, for it is not none."""
+    try:
+        return bound_pod(pod)
+    except ValueError as exc:
+        log.error("a pod's allocation is unreadable, its node is fenced", why=str(exc))
+        nowhere = Allocation(pod.spec.node_name, (("", (Share("(unreadable allocation)", 0, 0),)),))
+        return BoundPod(Claim(pod.metadata.uid, pod.name), pod.spec.node_name, nowhere)
