@@ -1,0 +1,5 @@
+"""``python -m cardwise``."""
+
+from cardwise.cli.main import main
+
+main()

@@ -1,0 +1,273 @@
+"""cardwise on a real control plane: the scheduler as a process of its own, kube-scheduler that asks it, the webhook."""
+
+from __future__ import annotations
+
+import base64
+import json
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from cardwise.adapters import wire
+from cardwise.adapters.allocations import decode
+from cardwise.adapters.node_cards import encode_cards
+from tests.builders import card
+from tests.controlplane.plane import ApiError, ControlPlane, _free_ports
+from tests.e2e.wire_cut import Forwarder
+
+DEADLINE_S = 30.0
+SLOTS_PER_CARD = 16
+
+
+def wait_for(what, deadline_s=DEADLINE_S, every_s=0.05):
+    """The first answer that is not empty."""
+    deadline = time.monotonic() + deadline_s
+    while not (answer := what()):
+        assert time.monotonic() < deadline, f"nothing after {deadline_s} s"
+        time.sleep(every_s)
+    return answer
+
+
+class Replica:
+    """One scheduler process."""
+
+    def __init__(self, plane, name, kubeconfig, tls, folder: Path, webhook_port=0):
+        self.name = name
+        (self.port,) = _free_ports(1)
+        self.folder = folder
+        settings = folder / f"{name}.toml"
+        lines = [f'host = "127.0.0.1"\nport = {self.port}\nnamespace = "default"\n']
+        if webhook_port:
+            lines.append(f'webhook-port = {webhook_port}\ntls-cert-file = "{tls.cert}"\ntls-key-file = "{tls.key}"\n')
+        settings.write_text("".join(lines))
+        self.scheme = "https" if webhook_port else "http"
+        self._command = [
+            *(sys.executable, "-m", "cardwise", "scheduler"),
+            *("--config", str(settings), "--kubeconfig", str(kubeconfig), "--identity", name),
+        ]
+        self._tls = plane._tls
+        self.process = None
+        self.start()
+
+    def start(self):
+        with (self.folder / f"{self.name}.log").open("ab") as log:
+            self.process = subprocess.Popen(self._command, stdout=log, stderr=log)
+
+    def kill(self, how=signal.SIGKILL):
+        if self.process:
+            self.process.send_signal(how)
+            self.process.wait(20)
+            self.process = None
+
+    def get(self, path):
+        url = f"{self.scheme}://127.0.0.1:{self.port}{path}"
+        context = self._tls if self.scheme == "https" else None
+        with urllib.request.urlopen(url, timeout=5, context=context) as answer:  # noqa: S310 - ours, on loopback
+            return answer.read().decode()
+
+    def ready(self):
+        try:
+            return self.get("/readyz") == "ok\n"
+        except (OSError, urllib.error.URLError):
+            return False
+
+    def state(self):
+        return json.loads(self.get("/state"))
+
+    def log(self):
+        return (self.folder / f"{self.name}.log").read_text()
+
+
+class Cardwise:
+    """A control plane with cardwise on it. Use as a context manager; ``replicas`` schedulers stand behind a Service."""
+
+    def __init__(self, folder: Path, replicas=1):
+        self.folder, self._count = folder, replicas
+        self.plane = ControlPlane(folder / "plane")
+        self.replicas = []
+        self.api_wire = Forwarder(self._api_port)
+        self.service = Forwarder(self._ready_port)
+
+    def __enter__(self):
+        try:
+            self.plane.start()
+            self.api_wire.__enter__()
+            self.service.__enter__()
+            tls = self.plane.authority.server("cardwise")
+            kubeconfig = self._through_wire()
+            (webhook_port,) = _free_ports(1)
+            for i in range(self._count):
+                name = f"replica-{i}"
+                port = webhook_port if not i and self._count == 1 else 0
+                self.replicas.append(Replica(self.plane, name, kubeconfig, tls, self.folder, port))
+            if self._count == 1:
+                self._install_webhook(webhook_port)
+            wait_for(lambda: any(replica.ready() for replica in self.replicas))
+            self._start_kube_scheduler()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_exc):
+        for replica in self.replicas:
+            replica.kill()
+        self.service.__exit__()
+        self.api_wire.__exit__()
+        self.plane.stop()
+
+    # ---------------------------------------------------------------- parts
+
+    @property
+    def leader(self):
+        return wait_for(lambda: next((each for each in self.replicas if each.process and each.ready()), None))
+
+    def _api_port(self):
+        return int(self.plane.url.rsplit(":", 1)[1])
+
+    def _ready_port(self):
+        return next((each.port for each in self.replicas if each.process and each.ready()), None)
+
+    def _through_wire(self):
+        config = json.loads(self.plane.kubeconfig.read_text())
+        config["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{self.api_wire.port}"
+        path = self.folder / "through-wire.kubeconfig"
+        path.write_text(json.dumps(config))
+        return path
+
+    def _install_webhook(self, port):
+        hook = {
+            "name": "pods.cardwise.dev",
+            "admissionReviewVersions": ["v1"],
+            "sideEffects": "None",
+            "failurePolicy": "Fail",
+            "timeoutSeconds": 5,
+            "clientConfig": {
+                "url": f"https://127.0.0.1:{port}/admit",
+                "caBundle": base64.b64encode(self.plane.ca.read_bytes()).decode(),
+            },
+            "rules": [{"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]}],
+        }
+        body = {"metadata": {"name": "cardwise"}, "webhooks": [hook]}
+        self.plane.api("POST", "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations", body)
+
+    def _start_kube_scheduler(self):
+        names = [(wire.OWN_COUNT, False), (wire.OWN_MEMORY, True), (wire.OWN_CORES, True), (wire.OWN_MEMORY_PCT, True)]
+        tls = {"enableHTTPS": True, "tlsConfig": {"caFile": str(self.plane.ca)}} if self._count == 1 else {}
+        extender = {
+            "urlPrefix": f"{'https' if tls else 'http'}://127.0.0.1:{self.service.port}",
+            "filterVerb": "filter",
+            "prioritizeVerb": "prioritize",
+            "bindVerb": "bind",
+            "weight": 10,
+            "httpTimeout": "5s",
+            "nodeCacheCapable": True,
+            "managedResources": [{"name": name, "ignoredByScheduler": ignored} for name, ignored in names],
+            **tls,
+        }
+        disabled = [{"name": "NodeResourcesFit"}, {"name": "NodeResourcesBalancedAllocation"}]
+        self.plane.start_scheduler(
+            {
+                "percentageOfNodesToScore": 100,
+                "podInitialBackoffSeconds": 1,
+                "podMaxBackoffSeconds": 2,
+                "profiles": [{"schedulerName": "cardwise", "plugins": {"score": {"disabled": disabled}}}],
+                "extenders": [extender],
+            }
+        )
+
+    # ---------------------------------------------------------------- objects
+
+    def node(self, name, *cards, **more):
+        """A node whose agent reports these cards (default: one A10 of 24 GiB)."""
+        specs = list(cards) or [card()]
+        named = [card(spec.uuid or f"{name}-{i}", spec.model, spec.memory_mib) for i, spec in enumerate(specs)]
+        self.plane.fake_node(
+            name,
+            extended={wire.OWN_COUNT: SLOTS_PER_CARD * len(named)},
+            annotations={wire.ANNOTATION_CARDS: encode_cards(named)},
+            **more,
+        )
+        wait_for(lambda: name in {each["name"] for each in self.leader.state()["nodes"]})
+
+    def report(self, name, *cards):
+        """The node's agent reports these cards from now on."""
+        self.annotate("nodes", name, {wire.ANNOTATION_CARDS: encode_cards(cards)})
+
+    def annotate(self, kind, name, annotations):
+        self.plane.api(
+            "PATCH",
+            f"/api/v1/{kind}/{name}",
+            {"metadata": {"annotations": annotations}},
+            content_type="application/merge-patch+json",
+        )
+
+    def pod(self, name, limits=None, namespace="default", *, containers=None, inits=(), **more):
+        """Create a pod; by default one container that asks for 4096 MiB and 20 %."""
+        if limits is None:
+            limits = {wire.GPU: 1, wire.USER_MEMORY: 4096, wire.USER_CORES: 20}
+        told = containers or {"app": limits}
+        spec = {"containers": [_container(each, asked) for each, asked in told.items()], **more.pop("spec", {})}
+        spec["initContainers"] = [{**_container(each, asked), **extra} for each, asked, extra in inits]
+        body = {"metadata": {"name": name, **more}, "spec": spec}
+        return self.plane.api("POST", f"/api/v1/namespaces/{namespace}/pods", body)
+
+    def get(self, name, namespace="default"):
+        return self.plane.api("GET", f"/api/v1/namespaces/{namespace}/pods/{name}")
+
+    def delete(self, name, namespace="default"):
+        body = {"gracePeriodSeconds": 0}
+        self.plane.api("DELETE", f"/api/v1/namespaces/{namespace}/pods/{name}", body)
+
+    def delete_all(self):
+        for pod in self.plane.api("GET", "/api/v1/namespaces/default/pods")["items"]:
+            self.delete(pod["metadata"]["name"])
+        for node in self.plane.api("GET", "/api/v1/nodes")["items"]:
+            self.plane.api("DELETE", f"/api/v1/nodes/{node['metadata']['name']}")
+        for event in ("events",):
+            self.plane.api("DELETE", f"/api/v1/namespaces/default/{event}")
+        wait_for(lambda: not self.leader.state()["nodes"])
+
+    def bound(self, name, deadline_s=DEADLINE_S):
+        """The pod's allocation, once it is bound."""
+        pod = wait_for(lambda: (p := self.get(name)) and p["spec"].get("nodeName") and p, deadline_s)
+        return decode(pod["metadata"]["annotations"][wire.ANNOTATION_ALLOC])
+
+    def is_bound(self, name):
+        return bool(self.get(name)["spec"].get("nodeName"))
+
+    def why_pending(self, name):
+        """The text of the pod's last FailedScheduling event, once there is one."""
+        return wait_for(lambda: self.events(name, "FailedScheduling"))[-1]
+
+    def events(self, name, reason):
+        items = self.plane.api("GET", "/api/v1/namespaces/default/events")["items"]
+        mine = [each for each in items if each["involvedObject"]["name"] == name and each["reason"] == reason]
+        return [each["message"] for each in mine]
+
+    def used_mib(self):
+        """What the leader's ledger counts on every card."""
+        state = self.leader.state()
+        return sum(c["memory_total_mib"] - c["memory_free_mib"] for node in state["nodes"] for c in node["cards"])
+
+    def told_mib(self):
+        """What the pods' own annotations say."""
+        pods = self.plane.api("GET", "/api/v1/namespaces/default/pods")["items"]
+        texts = [pod["metadata"].get("annotations", {}).get(wire.ANNOTATION_ALLOC) for pod in pods]
+        return sum(share.memory_mib for text in texts if text for share in decode(text).shares)
+
+    def denied(self, *args, **kwargs):
+        """The API server's words for a pod that is refused."""
+        try:
+            self.pod(*args, **kwargs)
+        except ApiError as error:
+            return str(error)
+        raise AssertionError("the pod was admitted")
+
+
+def _container(name, limits):
+    return {"name": name, "image": "none", "resources": {"limits": {key: str(value) for key, value in limits.items()}}}
