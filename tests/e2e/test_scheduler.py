@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import random
 import signal
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -296,3 +298,31 @@ def test_when_the_leader_dies_the_other_sees_the_same_cards_and_goes_on(tmp_path
         assert uuids(cw.bound("b", 60)) != uuids(cw.bound("a"))
         cw.delete("b")
         wait_for(lambda: second.state()["nodes"] == before)
+
+
+# ---------------------------------------------------------------- why
+
+
+def explain(cw, *args):
+    command = [sys.executable, "-m", "cardwise", "explain", *args, "--kubeconfig", str(cw.plane.kubeconfig)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_explain_tells_from_the_cluster_itself_why_a_pod_waits(cw):
+    cw.node("n0")
+    cw.pod("first", asks(20000))
+    cw.bound("first")
+    cw.pod("second", asks(5000))
+    cw.why_pending("second")
+    said = explain(cw, "second")
+    assert said.returncode == 0, said.stderr
+    assert "4576 of 24576 MiB are free on the card, the pod asks for 5000 on one card" in " ".join(said.stdout.split())
+    told = json.loads(explain(cw, "default/second", "--json").stdout)
+    assert told["refusals"] == [{"code": "card-memory", "short": "too little card memory", "nodes": 1}]
+    assert json.loads(explain(cw, "first", "--json").stdout)["bound_to"] == "n0"
+
+
+def test_explain_of_a_pod_that_is_not_there_says_what_to_write(cw):
+    said = explain(cw, "nobody")
+    assert said.returncode == 2
+    assert said.stderr == "error: no pod is called default/nobody; write NAMESPACE/POD or pass -n NAMESPACE\n"

@@ -7,6 +7,7 @@ import sys
 import click
 
 import cardwise
+from cardwise.cli.explain import explain_command
 from cardwise.cli.replay import replay_command
 from cardwise.cli.scheduler import scheduler_command
 from cardwise.cli.synth import synth_command
@@ -26,6 +27,7 @@ cli.add_command(replay_command)
 cli.add_command(tune_command)
 cli.add_command(synth_command)
 cli.add_command(scheduler_command)
+cli.add_command(explain_command)
 
 
 def main() -> None:

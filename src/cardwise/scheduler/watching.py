@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import structlog
@@ -55,6 +55,11 @@ class Watching:
     async def _follow_pods(self, port: ClusterPort) -> None:
         async for event in port.follow_pods():
             self.hear_pod(event)
+
+    def hear_all(self, nodes: Sequence[Node], pods: Sequence[Pod]) -> None:
+        """Everything at once, as from a dump."""
+        self.hear_node(All(tuple(nodes)))
+        self.hear_pod(All(tuple(pods)))
 
     # ---------------------------------------------------------------- pods
 

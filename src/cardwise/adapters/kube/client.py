@@ -20,9 +20,9 @@ from lightkube.config.client_adapter import AsyncClient, ConnectionParams
 from lightkube.config.kubeconfig import KubeConfig
 from lightkube.core.exceptions import ConfigError
 
-from cardwise.adapters.kube.feed import NODES, PODS, follow
+from cardwise.adapters.kube.feed import NODES, PODS, follow, list_all
 from cardwise.adapters.kube.port import Binding, LeaseRecord, NodeEvent, PodEvent
-from cardwise.adapters.kube_objects import Pod
+from cardwise.adapters.kube_objects import Node, Pod
 from cardwise.errors import ClusterError, ConflictError, ExpiredError, NotFoundError, UserError
 
 WRITE_TIMEOUT_S = 4.0
@@ -79,6 +79,14 @@ class KubeClient:
     def follow_nodes(self) -> AsyncIterator[NodeEvent]:
         """See the port."""
         return follow(self, NODES)
+
+    async def list_pods(self) -> list[Pod]:
+        """Pods that have not ended, as they are now."""
+        return list((await list_all(self, PODS))[0])
+
+    async def list_nodes(self) -> list[Node]:
+        """Nodes as they are now."""
+        return list((await list_all(self, NODES))[0])
 
     async def get_pod(self, namespace: str, name: str) -> Pod:
         """See the port."""

@@ -82,7 +82,7 @@ async def follow(
     while True:
         try:
             if not version:
-                objects, version = await _list(api, resource)
+                objects, version = await list_all(api, resource)
                 yield All(objects)
             async for change in _watch(api, resource, version):
                 version, failures = change.version, 0
@@ -102,7 +102,8 @@ def backoff_s(failures: int) -> float:
     return random.uniform(0.5, 1.0) * min(BACKOFF_MOST_S, BACKOFF_FIRST_S * 2.0 ** min(failures - 1, 10))  # noqa: S311
 
 
-async def _list(api: Transport, resource: Resource[_ObjectT]) -> tuple[tuple[_ObjectT, ...], str]:
+async def list_all(api: Transport, resource: Resource[_ObjectT]) -> tuple[tuple[_ObjectT, ...], str]:
+    """All objects, page by page, and the point in history from which to watch."""
     decoder = msgspec.json.Decoder(_list_type(resource.kind))
     objects: list[_ObjectT] = []
     params = {"limit": str(PAGE), **_selector(resource)}

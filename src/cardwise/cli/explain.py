@@ -1,0 +1,119 @@
+"""``cardwise explain``: why a pod is where it is, or nowhere; from the cluster itself, or from a dump of it.
+
+The truth lies in the pods, so no scheduler is asked: the same ledger is built here, and the same policy answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from cardwise.adapters.claims import read_claim
+from cardwise.adapters.kube_objects import Node, Pod
+from cardwise.adapters.kubectl_list import read_listing
+from cardwise.errors import UserError
+
+SHOWN = 10
+"""Nodes that the table shows; ``--json`` and ``--node`` tell of more."""
+
+
+@click.command("explain")
+@click.argument("pod")
+@click.option("-n", "--namespace", default="default", show_default=True)
+@click.option("--node", help="Only this node.")
+@click.option("--dump", type=click.Path(path_type=Path), help="A file of `kubectl get nodes,pods -A -o json`.")
+@click.option("--config", type=click.Path(path_type=Path), help="The scheduler's settings, for its policies.")
+@click.option("--kubeconfig", type=click.Path(path_type=Path), help="Default: in-cluster account, else $KUBECONFIG.")
+@click.option("--context", help="Context of the kubeconfig.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout, nothing else.")
+def explain_command(
+    pod: str,
+    namespace: str,
+    node: str | None,
+    dump: Path | None,
+    config: Path | None,
+    kubeconfig: Path | None,
+    context: str | None,
+    as_json: bool,
+) -> None:
+    """Say per node and card why POD may or may not go there: rules, then scores, then what was reported."""
+    from cardwise.core.ledger import Ledger  # noqa: PLC0415 - other commands start without HTTP libraries
+    from cardwise.scheduler import telling  # noqa: PLC0415
+    from cardwise.scheduler.settings import policies_of, read_settings  # noqa: PLC0415
+    from cardwise.scheduler.watching import Watching  # noqa: PLC0415
+
+    nodes, pods = _of_dump(dump) if dump else asyncio.run(_of_cluster(kubeconfig, context))
+    watching = Watching(Ledger(policies_of(read_settings(config))))
+    watching.hear_all(nodes, pods)
+    name = pod if "/" in pod else f"{namespace}/{pod}"
+    found = next((each for each in pods if each.name == name), None)
+    if found is None:
+        raise UserError(f"no pod is called {name}; write NAMESPACE/POD or pass -n NAMESPACE")
+    if node is not None and node not in watching.ledger.nodes:
+        raise UserError(f"no node is called {node}; the cluster has {len(watching.ledger.nodes)}")
+    claim, faults = read_claim(found)
+    told = telling.explain(watching.ledger, claim, node)
+    if as_json:
+        click.echo(json.dumps({**told, "faults": faults}))
+        return
+    _show(Console(markup=False, highlight=False, soft_wrap=True), told, faults)
+
+
+def _of_dump(path: Path) -> tuple[list[Node], list[Pod]]:
+    listing = read_listing(path)
+    return [found.object for found in listing.nodes], [found.object for found in listing.pods]
+
+
+async def _of_cluster(kubeconfig: Path | None, context: str | None) -> tuple[list[Node], list[Pod]]:
+    from cardwise.adapters.kube.client import connect  # noqa: PLC0415
+
+    async with connect(kubeconfig, context) as client:
+        return await client.list_nodes(), await client.list_pods()
+
+
+def _show(console: Console, told: Mapping[str, Any], faults: list[str]) -> None:
+    console.print(f"pod {told['pod']}, policy {told['policy']}")
+    for ask in told["asks"]:
+        console.print(f"  container {ask['container']} ({ask['stage']}) asks for {_amount(ask)}")
+    for fault in faults:
+        console.print(f"  wrong: {fault}")
+    if not told["asks"]:
+        console.print("  asks for no cards: cardwise has no part in where it goes")
+        return
+    if told["bound_to"]:
+        console.print(f"  bound to {told['bound_to']}: {told['allocation'] or 'without an allocation of cardwise'}")
+    why = ", ".join(f"{each['nodes']} {each['short']}" for each in told["refusals"])
+    console.print(f"  {told['nodes_fit']} of {told['nodes_total']} nodes fit{': ' + why if why else ''}")
+    for node in told["nodes"][:SHOWN]:
+        _show_node(console, node)
+    if len(told["nodes"]) > SHOWN:
+        console.print(f"{len(told['nodes']) - SHOWN} more nodes with --json, or one with --node NAME")
+
+
+def _amount(ask: Mapping[str, Any]) -> str:
+    cards = f"{ask['cards']} card{'s' if ask['cards'] > 1 else ''}"
+    if ask["whole"]:
+        return f"{cards}, whole"
+    memory = f"{ask['memory_mib']} MiB" if ask["memory_mib"] else f"{ask['memory_pct']} % of memory"
+    return f"{cards} with {memory} and {ask['compute_pct']} % of compute{' each' if ask['cards'] > 1 else ''}"
+
+
+def _show_node(console: Console, node: Mapping[str, Any]) -> None:
+    verdict = f"fits, cost {node['cost']:.4g}" if node["fits"] else f"no: {node['reason']['long']}"
+    factors = ", ".join(f"{name} {value:.2f}" for name, value in node["factors"].items())
+    console.print(f"{node['name']}: {verdict}{' (' + factors + ')' if factors else ''}")
+    for card in node["cards"]:
+        used = (
+            "not measured" if card["compute_used_share"] is None else f"{100 * card['compute_used_share']:.0f} % used"
+        )
+        free = f"{card['memory_free_mib']} of {card['memory_total_mib']} MiB and {card['compute_free_pct']:g} % free"
+        said = f"no: {card['reason']['long']}" if card["reason"] else "taken" if card["chosen"] else "would do"
+        console.print(f"  {card['uuid']}: {free}, {used}, {card['slices']} slices; {said}")
+        if card["reason"] and not node["fits"]:
+            console.print(f"    {card['reason']['advice']}")
