@@ -28,7 +28,7 @@ run: install ## the main job: replay the trace (a synthetic one where the real o
 	$(BIN)/cardwise replay
 
 test: install ## all tests but e2e
-	$(BIN)/python -m pytest --ignore tests/e2e
+	$(BIN)/python -m pytest --ignore tests/e2e --ignore tests/charts
 
 lint: install ## ruff, mypy --strict, import contracts
 	$(BIN)/ruff check .
@@ -46,8 +46,9 @@ bench: install ## performance, as ratios in one run; prints tables, asserts noth
 docs: install ## build the documentation into docs/_build
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going docs docs/_build
 
-e2e: install ## the commands of the README and the docs, as a user types them
-	$(BIN)/python -m pytest -n 0 tests/e2e
+e2e: install ## the docs' commands as a user types them; the scheduler on a real control plane (built once, needs Go)
+	$(BIN)/python -m tests.controlplane.binaries
+	$(BIN)/python -m pytest -n 0 tests/e2e tests/charts
 
 verify: lint test e2e docs ## all that CI checks
 

@@ -69,9 +69,12 @@ def fill_rows(
 def churn_rows(
     trace: Path, files: dict[str, Path], chosen: list[str], policy: str, seeds: list[int], arrivals: int | None
 ) -> Iterator[str]:
-    """Refused share in percent: the policy, and in brackets its rivals; a mark where the better rival refuses less."""
-    yield f"| variant | {' | '.join(f'load {load}' for load in LOADS)} |"
-    yield "|---" * (len(LOADS) + 1) + "|"
+    """Refused share in percent: the policy, and in brackets its rivals; a mark where the better rival refuses less.
+
+    The bound: what must be refused if the mix is placed in proportion up to the saturation bound.
+    """
+    yield f"| variant | {' | '.join(f'load {load}' for load in LOADS)} | bound at 1.0, 1.1 |"
+    yield "|---" * (len(LOADS) + 2) + "|"
     differences: list[float] = []
     for variant in chosen:
         history = read_openb(trace / TRACE_NODES, files[variant])
@@ -82,7 +85,9 @@ def churn_rows(
             differences.append(mine - min(theirs))
             worse = " ✗" if differences[-1] > TOLERANCE else ""
             cells.append(f"{100 * mine:.2f} ({', '.join(f'{100 * share:.2f}' for share in theirs)}){worse}")
-        yield f"| {variant} | {' | '.join(cells)} |"
+        bound = saturation_bound(history)
+        least = ", ".join(f"{100 * max(0.0, 1 - bound / load):.2f}" for load in LOADS[2:])
+        yield f"| {variant} | {' | '.join(cells)} | {least} |"
     mean, most = 100 * fmean(differences), 100 * max(differences)
     yield f"\nAgainst the better of {' and '.join(RIVALS)}: mean {mean:+.2f} points, worst {most:+.2f}."
 

@@ -43,6 +43,7 @@ class Replica:
         lines = [f'host = "127.0.0.1"\nport = {self.port}\nnamespace = "default"\n']
         if webhook_port:
             lines.append(f'webhook-port = {webhook_port}\ntls-cert-file = "{tls.cert}"\ntls-key-file = "{tls.key}"\n')
+            lines.append(f'client-ca-file = "{plane.ca}"\n')
         settings.write_text("".join(lines))
         self.scheme = "https" if webhook_port else "http"
         self._command = [
@@ -107,7 +108,7 @@ class Cardwise:
             if self._count == 1:
                 self._install_webhook(webhook_port)
             wait_for(lambda: any(replica.ready() for replica in self.replicas))
-            self._start_kube_scheduler()
+            self.start_kube_scheduler()
         except BaseException:
             self.__exit__()
             raise
@@ -155,9 +156,12 @@ class Cardwise:
         body = {"metadata": {"name": "cardwise"}, "webhooks": [hook]}
         self.plane.api("POST", "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations", body)
 
-    def _start_kube_scheduler(self):
+    def start_kube_scheduler(self):
+        """Start it, or start it anew, with cardwise as its extender."""
         names = [(wire.OWN_COUNT, False), (wire.OWN_MEMORY, True), (wire.OWN_CORES, True), (wire.OWN_MEMORY_PCT, True)]
-        tls = {"enableHTTPS": True, "tlsConfig": {"caFile": str(self.plane.ca)}} if self._count == 1 else {}
+        client = self.plane.authority.client("kube-scheduler-extender-client")
+        files = {"caFile": str(self.plane.ca), "certFile": str(client.cert), "keyFile": str(client.key)}
+        tls = {"enableHTTPS": True, "tlsConfig": files} if self._count == 1 else {}
         extender = {
             "urlPrefix": f"{'https' if tls else 'http'}://127.0.0.1:{self.service.port}",
             "filterVerb": "filter",
@@ -169,16 +173,11 @@ class Cardwise:
             "managedResources": [{"name": name, "ignoredByScheduler": ignored} for name, ignored in names],
             **tls,
         }
-        disabled = [{"name": "NodeResourcesFit"}, {"name": "NodeResourcesBalancedAllocation"}]
-        self.plane.start_scheduler(
-            {
-                "percentageOfNodesToScore": 100,
-                "podInitialBackoffSeconds": 1,
-                "podMaxBackoffSeconds": 2,
-                "profiles": [{"schedulerName": "cardwise", "plugins": {"score": {"disabled": disabled}}}],
-                "extenders": [extender],
-            }
-        )
+        self.plane.start_scheduler({**_profile("cardwise"), "extenders": [extender]})
+
+    def start_plain_scheduler(self):
+        """The same kube-scheduler without cardwise, for pods of the scheduler named ``plain``."""
+        self.plane.start_scheduler(_profile("plain"))
 
     # ---------------------------------------------------------------- objects
 
@@ -267,6 +266,16 @@ class Cardwise:
         except ApiError as error:
             return str(error)
         raise AssertionError("the pod was admitted")
+
+
+def _profile(name):
+    disabled = [{"name": "NodeResourcesFit"}, {"name": "NodeResourcesBalancedAllocation"}]
+    return {
+        "percentageOfNodesToScore": 100,
+        "podInitialBackoffSeconds": 1,
+        "podMaxBackoffSeconds": 2,
+        "profiles": [{"schedulerName": name, "plugins": {"score": {"disabled": disabled}}}],
+    }
 
 
 def _container(name, limits):

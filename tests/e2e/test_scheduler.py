@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import random
 import signal
+import ssl
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -298,6 +301,18 @@ def test_when_the_leader_dies_the_other_sees_the_same_cards_and_goes_on(tmp_path
         assert uuids(cw.bound("b", 60)) != uuids(cw.bound("a"))
         cw.delete("b")
         wait_for(lambda: second.state()["nodes"] == before)
+
+
+def test_a_stranger_without_a_certificate_can_have_nothing_bound(cw):
+    cw.node("n0")
+    cw.pod("p", asks(90000))
+    stranger = ssl.create_default_context(cafile=str(cw.plane.ca))
+    body = json.dumps({"PodName": "p", "PodNamespace": "default", "PodUID": "x", "Node": "n0"}).encode()
+    with pytest.raises(urllib.error.HTTPError, match="403") as refused:
+        urllib.request.urlopen(f"https://127.0.0.1:{cw.leader.port}/bind", body, timeout=5, context=stranger)
+    refused.value.close()
+    with urllib.request.urlopen(f"https://127.0.0.1:{cw.leader.port}/healthz", timeout=5, context=stranger) as answer:
+        assert answer.read() == b"ok\n"
 
 
 # ---------------------------------------------------------------- why

@@ -7,7 +7,7 @@ rebuilt from the cluster cannot differ.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cardwise.core.claim import Claim, Stage
 from cardwise.core.request import Isolation
@@ -41,7 +41,7 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """What a pod takes of one card, as one amount. MiB may be 0 where only compute is held beyond other holds."""
+    """What a pod takes of one card, as one amount."""
 
     uuid: str
     memory_mib: int
@@ -63,11 +63,25 @@ def holds(claim: Claim, allocation: Allocation, *, initialized: bool) -> list[Ho
         if stages.get(container, Stage.APP) is not Stage.INIT
         for share in shares
     ]
-    return running if initialized else running + beyond(claim, allocation)
+    return running if initialized else _with(running, beyond(claim, allocation))
+
+
+def _with(running: list[Hold], more: list[Hold]) -> list[Hold]:
+    """Both. Compute alone goes to a hold of the same card, which has memory: a slice of its own would need some."""
+    together = list(running)
+    for extra in more:
+        at = next((i for i, hold in enumerate(running) if hold.uuid == extra.uuid and not extra.memory_mib), None)
+        if at is None:
+            together.append(extra)
+        else:
+            together[at] = replace(together[at], compute_pct=together[at].compute_pct + extra.compute_pct)
+    return together
 
 
 def beyond(claim: Claim, allocation: Allocation) -> list[Hold]:
     """What init containers need of each card beyond what the running containers hold there."""
+    if all(ask.stage is not Stage.INIT for ask in claim.asks):
+        return []
     granted = dict(allocation.containers)
     final: dict[str, tuple[int, int]] = {}
     for ask in claim.running_asks:

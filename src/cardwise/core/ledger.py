@@ -7,7 +7,7 @@ their node's cards are a *conflict*, and the node takes nothing new until it has
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -57,8 +57,10 @@ class Conflict:
 class Ledger:
     """The books. Not safe for threads: one loop owns it.
 
+    mix: what the policies expect to come.
     epoch: the leader's number, written into each allocation. generation: counts the clusters it went through.
     freed: names of nodes on which capacity came free since someone last took the set.
+    fresh: UIDs of pods that were held or confirmed since the last list of pods began: it may not have them.
     """
 
     make_policies: MakePolicies
@@ -68,12 +70,15 @@ class Ledger:
     conflicts: dict[str, Conflict] = field(default_factory=dict)
     loads: dict[str, dict[str, float]] = field(default_factory=dict)
     freed: set[str] = field(default_factory=set)
+    fresh: set[str] = field(default_factory=set)
     epoch: int = 0
     seq: int = 0
     generation: int = 0
     outdated: bool = False
     cluster: Cluster = field(default_factory=lambda: Cluster.build(()))
     policies: Mapping[LatencyClass, Policy] = field(default_factory=dict)
+    mix: Mix = FIRST_MIX
+    _pods_mixed: int = 0
     _parts: dict[str, list[str]] = field(default_factory=dict)
     _on_node: dict[str, set[str]] = field(default_factory=dict)
     _card: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -90,6 +95,21 @@ class Ledger:
         self.pods = {pod.claim.uid: pod for pod in pods}
         self.under_way = {uid: held for uid, held in self.under_way.items() if uid not in self.pods}
         self.rebuild()
+
+    def begin_list(self) -> None:
+        """A list of pods begins: what was confirmed before is in it, or gone."""
+        self.fresh.clear()
+
+    def take_list(self, listed: Collection[str], bound: Iterable[BoundPod]) -> None:
+        """Take over a list of pods: what was known when it began and is not in it is gone.
+
+        listed: UIDs of all pods of the list; bound: those of them that are on a node.
+        """
+        for uid in self.under_way.keys() - self.fresh - set(listed):
+            self.release(uid)
+        told = {pod.claim.uid: pod for pod in bound}
+        later = [pod for uid, pod in self.pods.items() if uid in self.fresh and uid not in told]
+        self.reset(self.nodes.values(), [*told.values(), *later])
 
     def put_node(self, spec: NodeSpec) -> None:
         """A node came or changed. New hardware makes the ledger ``outdated``: call :meth:`rebuild` before deciding."""
@@ -157,6 +177,7 @@ class Ledger:
         allocation = replace(chosen, epoch=self.epoch, seq=self.seq)
         held = BoundPod(claim, node, allocation)
         self.under_way[claim.uid] = held
+        self.fresh.add(claim.uid)
         self._enter(held)
         return allocation
 
@@ -165,6 +186,7 @@ class Ledger:
         held = self.under_way.pop(uid, None)
         if held is not None:
             self.pods[uid] = held
+            self.fresh.add(uid)
 
     def release(self, uid: str) -> None:
         """The binding was not written: give the hold back."""
@@ -213,10 +235,13 @@ class Ledger:
 
     def rebuild(self) -> None:
         """Build the cluster anew from nodes, pods and holds."""
-        self.cluster = Cluster.build(sorted(self.nodes.values(), key=lambda node: node.name))
+        nodes, doubled = _told_once(sorted(self.nodes.values(), key=lambda node: node.name))
+        self.cluster = Cluster.build(nodes)
         self.generation += 1
         self.outdated = False
-        self._parts, self._on_node, self.conflicts = {}, {}, {}
+        self._parts, self._on_node, self.conflicts = {}, {}, {each.pod: each for each in doubled}
+        for each in doubled:
+            self.cluster.fence(self.cluster.node_idx[each.node], fenced=True)
         self._card = {card.uuid: (i, p) for i, cards in enumerate(self.cluster.cards) for p, card in enumerate(cards)}
         for pod in (*self.pods.values(), *self.under_way.values()):
             self._on_node.setdefault(pod.node, set()).add(pod.claim.uid)
@@ -225,13 +250,17 @@ class Ledger:
         for node, load in self.loads.items():
             self.report_load(node, load)
         self.freed |= self.nodes.keys()
-        self.renew_policies()
+        if len(self.pods) > 2 * self._pods_mixed:
+            self.renew_policies()
+        else:
+            self.policies = self.make_policies(self.cluster, self.mix)
 
     def renew_policies(self) -> None:
-        """Bind policies to the present cluster and the mix of the pods that it has."""
-        shapes = [pod.claim.lead.shape for pod in self.pods.values()]
-        mix = Mix.of(shapes)
-        self.policies = self.make_policies(self.cluster, mix if mix.with_cards.shapes else FIRST_MIX)
+        """Bind policies to the present cluster and to the mix of the pods that it has by now."""
+        mix = Mix.of(pod.claim.lead.shape for pod in self.pods.values())
+        self.mix = mix if mix.with_cards.shapes else FIRST_MIX
+        self._pods_mixed = len(self.pods)
+        self.policies = self.make_policies(self.cluster, self.mix)
 
     def _known(self, uid: str) -> BoundPod:
         return self.pods[uid] if uid in self.pods else self.under_way[uid]
@@ -247,6 +276,7 @@ class Ledger:
         pod = self._known(uid)
         self.pods.pop(uid, None)
         self.under_way.pop(uid, None)
+        self.fresh.discard(uid)
         self._on_node[pod.node].discard(uid)
         if not self._on_node[pod.node]:
             del self._on_node[pod.node]
@@ -326,6 +356,26 @@ class Ledger:
 
 class _UnknownCardError(ValueError):
     """An allocation names a card that its node does not report."""
+
+
+def _told_once(nodes: Iterable[NodeSpec]) -> tuple[list[NodeSpec], list[Conflict]]:
+    """The nodes; one that tells a card of an earlier one has no cards: a card is in one place, and which is not known.
+
+    So it is when a machine comes back under another name, or its cards have moved, and the old node is still there.
+    """
+    once: list[NodeSpec] = []
+    doubled: list[Conflict] = []
+    owners: dict[str, str] = {}
+    for node in nodes:
+        twice = [card.uuid for card in node.cards if card.uuid in owners]
+        if twice:
+            text = f"{owners[twice[0]]} reports card {twice[0]} too; delete the node that is no more"
+            doubled.append(Conflict(f"node {node.name}", node.name, text))
+            once.append(replace(node, cards=()))
+            continue
+        once.append(node)
+        owners |= dict.fromkeys((card.uuid for card in node.cards), node.name)
+    return once, doubled
 
 
 def _hardware(node: NodeSpec) -> tuple[object, ...]:

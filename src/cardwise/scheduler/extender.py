@@ -23,7 +23,8 @@ from cardwise.errors import UserError
 
 BEST = 64
 """So many nodes are offered at most: kube-scheduler spends its time on every node that is left."""
-GUESS_S = 2.0
+GUESS_S, GUESSES = 2.0, 8
+"""So long a pod is guessed to be where it will most likely go, and so many at most: kube-scheduler binds in moments."""
 REMEMBERED = 4096
 """Pods whose claim and scores are remembered from filter to bind."""
 
@@ -112,12 +113,14 @@ class Extender:
         return offer(self.ledger.policy(claim), claim, rows, best)
 
     def _guesses(self, uid: str) -> list[tuple[Claim, str]]:
-        now_s = self.now_s()
-        return [
-            (asked.claim, asked.likely)
-            for other, asked in self._asked.items()
-            if asked.until_s >= now_s and asked.likely and other != uid and not self.ledger.knows(other)
-        ]
+        """The latest pods that were filtered and are not bound, and where they will most likely go."""
+        now_s, guesses = self.now_s(), list[tuple[Claim, str]]()
+        for other, asked in reversed(self._asked.items()):
+            if asked.until_s < now_s or len(guesses) == GUESSES:
+                break
+            if asked.likely and other != uid and not self.ledger.knows(other):
+                guesses.append((asked.claim, asked.likely))
+        return guesses
 
     def _remember(self, claim: Claim, names: list[str], found: Offer) -> None:
         by_name = dict(zip(names, scores(found.costs, MOST_SCORE), strict=True))

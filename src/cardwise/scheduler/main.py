@@ -21,10 +21,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import structlog
+from msgspec.structs import replace
 
-from cardwise.adapters.kube.port import ClusterPort, Lost
+from cardwise.adapters.kube.port import ClusterPort
 from cardwise.core.ledger import Ledger
-from cardwise.errors import ClusterError, UserError
+from cardwise.errors import UserError
 from cardwise.scheduler.binder import Binder
 from cardwise.scheduler.extender import Extender
 from cardwise.scheduler.leader import Leader
@@ -54,7 +55,7 @@ class Scheduler:
         ledger = Ledger(policies_of(settings))
         watching = Watching(ledger)
         extender = Extender(ledger, time.monotonic)
-        elected = _Elected(port, watching, ledger)
+        elected = _Elected(watching, ledger)
         who = identity or f"{socket.gethostname()}-{os.getpid()}"
         leader = Leader(port, settings.namespace, settings.lease, who, time.monotonic, elected.begin)
 
@@ -81,11 +82,11 @@ class Scheduler:
         server, runners, ports = Server(self.parts), [], []
         try:
             tls, settings = _tls(self.settings), self.settings
-            apps = [(server.extender_app(), settings.port)]
+            apps = [(server.extender_app(known_only=bool(settings.client_ca_file)), settings.port, tls)]
             if settings.webhook_port:
-                apps.append((server.webhook_app(), settings.webhook_port))
-            for app, wanted in apps:
-                runner, taken = await serve(app, settings.host, wanted, tls)
+                apps.append((server.webhook_app(), settings.webhook_port, _tls(replace(settings, client_ca_file=""))))
+            for app, wanted, context in apps:
+                runner, taken = await serve(app, settings.host, wanted, context)
                 runners.append(runner)
                 ports.append(taken)
             log.info("listening", host=settings.host, extender=ports[0], webhook=ports[1] if len(ports) > 1 else None)
@@ -107,17 +108,12 @@ class Scheduler:
 class _Elected:
     """What a new leader does first: hear everything afresh, for it may have missed what the old one wrote last."""
 
-    port: ClusterPort
     watching: Watching
     ledger: Ledger
 
     async def begin(self, epoch: int) -> None:
         self.ledger.epoch, self.ledger.seq = epoch, 0
-        async for event in self.port.follow_pods():
-            if isinstance(event, Lost):
-                raise ClusterError(event.why, retry=True)
-            self.watching.hear_pod(event)
-            return
+        await self.watching.hear_afresh()
 
 
 def _end_if_failed(task: asyncio.Task[None]) -> None:
@@ -133,6 +129,9 @@ def _tls(settings: Settings) -> ssl.SSLContext | None:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
         context.load_cert_chain(settings.tls_cert_file, settings.tls_key_file or None)
+        if settings.client_ca_file:
+            context.load_verify_locations(settings.client_ca_file)
+            context.verify_mode = ssl.CERT_OPTIONAL  # probes show none; the verbs ask for one
     except (OSError, ssl.SSLError) as exc:
         raise UserError(f"tls-cert-file {settings.tls_cert_file}: {exc}; give a PEM certificate and its key") from exc
     return context

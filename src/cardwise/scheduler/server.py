@@ -32,6 +32,7 @@ log = structlog.get_logger()
 MOST_BODY = 16 * 2**20
 """10,000 node names and a large pod are 0.4 MB; kube-scheduler never sends more."""
 BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 2.0)
+OPEN_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
 _ArgsT = TypeVar("_ArgsT")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -67,9 +68,12 @@ class Server:
         ):
             Gauge(name, text, registry=self._registry).set_function(read)
 
-    def extender_app(self) -> web.Application:
-        """kube-scheduler's verbs, health, metrics and answers."""
-        app = web.Application(client_max_size=MOST_BODY)
+    def extender_app(self, *, known_only: bool = False) -> web.Application:
+        """kube-scheduler's verbs, health, metrics and answers.
+
+        known_only: all but health and metrics ask for a client certificate.
+        """
+        app = web.Application(client_max_size=MOST_BODY, middlewares=[_known_only] if known_only else [])
         app.add_routes(
             [
                 web.post("/filter", self._timed("filter", self._filter)),
@@ -173,6 +177,15 @@ async def serve(app: web.Application, host: str, port: int, tls: ssl.SSLContext 
         await runner.cleanup()
         raise UserError(f"cannot listen on {host}:{port}: {exc.strerror}; choose another port") from exc
     return runner, runner.addresses[0][1]
+
+
+@web.middleware
+async def _known_only(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Refuse who shows no certificate; a wrong one has ended the handshake already."""
+    peer = request.transport.get_extra_info("peercert") if request.transport else None
+    if not peer and request.path not in OPEN_PATHS:
+        return web.Response(status=403, text="show a client certificate (tlsConfig of the extender)\n")
+    return await handler(request)
 
 
 async def _alive(_request: web.Request) -> web.Response:

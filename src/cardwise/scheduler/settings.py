@@ -36,7 +36,8 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True, rename="kebab", froze
     """Defaults serve a small cluster.
 
     host, port: where kube-scheduler finds the extender. webhook_port: 0 for no webhook; it needs ``tls_cert_file`` and
-    ``tls_key_file``, which the extender then uses too. policy: by latency class.
+    ``tls_key_file``, which the extender then uses too. client_ca_file: who asks the extender must show a certificate of
+    this authority; without it, whoever reaches the port may have pods bound. policy: by latency class.
     """
 
     namespace: str = "cardwise-system"
@@ -46,6 +47,7 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True, rename="kebab", froze
     webhook_port: int = 0
     tls_cert_file: str = ""
     tls_key_file: str = ""
+    client_ca_file: str = ""
     policy: dict[str, str] = msgspec.field(default_factory=lambda: dict(DEFAULT_POLICY))
     seed: int = 0
 
@@ -64,6 +66,8 @@ def read_settings(path: Path | None) -> Settings:
         raise InputError(str(path), f"{message}; give {WANT}", field=where.strip("`.") or None) from error
     if settings.webhook_port and not (settings.tls_cert_file and settings.tls_key_file):
         raise InputError(str(path), "the webhook needs tls-cert-file and tls-key-file", field="webhook-port")
+    if settings.client_ca_file and not settings.tls_cert_file:
+        raise InputError(str(path), "needs tls-cert-file and tls-key-file", field="client-ca-file")
     return settings
 
 

@@ -7,6 +7,7 @@ Refuses to retry what may have happened: a write that timed out is the caller's 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
 from http import HTTPStatus
@@ -16,7 +17,8 @@ from typing import Any, Self, TypeVar
 
 import httpx2
 import msgspec
-from lightkube.config.client_adapter import AsyncClient, ConnectionParams
+import yaml
+from lightkube.config.client_adapter import ConnectionParams
 from lightkube.config.kubeconfig import KubeConfig
 from lightkube.core.exceptions import ConfigError
 
@@ -28,6 +30,9 @@ from cardwise.errors import ClusterError, ConflictError, ExpiredError, NotFoundE
 WRITE_TIMEOUT_S = 4.0
 """Less than the time between a leader's last renewal and the end of its lease, see ``scheduler/leader.py``."""
 CONNECT_TIMEOUT_S = 3.0
+AT_ONCE = 8
+"""Requests at a time. More would each shake hands anew, which costs the API server more than the request itself."""
+LIMITS = httpx2.Limits(max_connections=None, max_keepalive_connections=2 * AT_ONCE, keepalive_expiry=90.0)
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 _LEASES = "/apis/coordination.k8s.io/v1/namespaces/{}/leases"
@@ -61,6 +66,7 @@ class KubeClient:
     def __init__(self, http: httpx2.AsyncClient) -> None:
         """Use :func:`connect`."""
         self._http = http
+        self._turn = asyncio.Semaphore(AT_ONCE)
 
     async def __aenter__(self) -> Self:
         return self
@@ -152,18 +158,23 @@ class KubeClient:
         timeout_s: float = WRITE_TIMEOUT_S,
         params: Mapping[str, str] | None = None,
     ) -> bytes:
-        """The body of a good answer. Raises ClusterError or one of its kinds."""
+        """The body of a good answer. Raises ClusterError or one of its kinds, ``timeout_s`` from now at the latest.
+
+        That counts the wait for a turn, and an answer that trickles: the HTTP client's own timeout begins anew with
+        every piece, and a write that ends late might land after another has taken the lease.
+        """
         with _translated(method, path):
-            answer = await self._http.request(
-                method,
-                path,
-                content=None if body is None else msgspec.json.encode(body),
-                headers={"Content-Type": content_type},
-                params=params,
-                timeout=timeout_s,
-            )
-            _raise_for(answer.status_code, answer.content, f"{method} {path}")
-            return answer.content
+            async with asyncio.timeout(timeout_s), self._turn:
+                answer = await self._http.request(
+                    method,
+                    path,
+                    content=None if body is None else msgspec.json.encode(body),
+                    headers={"Content-Type": content_type},
+                    params=params,
+                    timeout=timeout_s,
+                )
+        _raise_for(answer.status_code, answer.content, f"{method} {path}")
+        return answer.content
 
     @contextlib.asynccontextmanager
     async def stream(
@@ -178,6 +189,10 @@ class KubeClient:
                 yield answer.aiter_bytes()
 
 
+_NO_WAY = (AssertionError, AttributeError, KeyError, TypeError, ValueError, OSError)
+"""What lightkube raises over a kubeconfig with parts missing, of another kind, or unreadable."""
+
+
 def connect(kubeconfig: Path | None = None, context: str | None = None) -> KubeClient:
     """A client for a kubeconfig file, or for the cluster in which we run, or for the user's default kubeconfig.
 
@@ -190,8 +205,9 @@ def connect(kubeconfig: Path | None = None, context: str | None = None) -> KubeC
             config = KubeConfig.from_env().get(context)
         if config is None:
             raise UserError(f"{kubeconfig or 'KUBECONFIG'}: names no current context; pass --context NAME")
-        http = AsyncClient(config, ConnectionParams(timeout=httpx2.Timeout(WRITE_TIMEOUT_S)))
-    except (ConfigError, KeyError, TypeError, OSError) as exc:
+        parameters = ConnectionParams(timeout=httpx2.Timeout(WRITE_TIMEOUT_S)).httpx_params(config)
+        http = httpx2.AsyncClient(**parameters, limits=LIMITS)
+    except (*_NO_WAY, yaml.YAMLError, ConfigError, httpx2.InvalidURL) as exc:
         raise UserError(f"no way to a cluster: {exc}; set KUBECONFIG or pass --kubeconfig FILE") from exc
     return KubeClient(http)
 
@@ -200,7 +216,7 @@ def connect(kubeconfig: Path | None = None, context: str | None = None) -> KubeC
 def _translated(method: str, path: str):  # type: ignore[no-untyped-def]  # noqa: ANN202
     try:
         yield
-    except httpx2.TimeoutException as exc:
+    except (httpx2.TimeoutException, TimeoutError) as exc:
         raise ClusterError(f"{method} {path}: no answer in time ({type(exc).__name__})", retry=True) from exc
     except httpx2.HTTPError as exc:
         raise ClusterError(f"{method} {path}: {str(exc) or type(exc).__name__}", retry=True) from exc
