@@ -199,6 +199,12 @@ class Ledger:
         """The policy for the claim's latency class."""
         return self.policies[claim.latency]
 
+    def suppose(self, claim: Claim, node: str) -> BoundPod | None:
+        """How the pod would be bound to this node now; None if it would not fit. Nothing is held by it."""
+        node_idx = self.cluster.node_idx.get(node)
+        allocation = None if node_idx is None else assign(self.policy(claim), claim, node_idx)
+        return None if allocation is None else BoundPod(claim, node, allocation)
+
     def allocation_of(self, uid: str) -> Allocation | None:
         """What a pod has, bound or about to be."""
         held = self.pods.get(uid) or self.under_way.get(uid)
@@ -218,15 +224,18 @@ class Ledger:
         return uid in self.pods or uid in self.under_way
 
     @contextmanager
-    def supposing(self, guesses: Iterable[tuple[Claim, str]]) -> Iterator[None]:
-        """For the length of a ``with``: as if these pods were on those nodes, where they fit."""
+    def supposing(self, guesses: Iterable[BoundPod]) -> Iterator[None]:
+        """For the length of a ``with``: as if these pods were bound so, where that still can be."""
         mark = self.cluster.mark()
         try:
-            for claim, node in guesses:
-                node_idx = self.cluster.node_idx.get(node)
-                allocation = None if node_idx is None else assign(self.policy(claim), claim, node_idx)
-                if allocation is not None:
-                    self._reserve(BoundPod(claim, node, allocation))
+            for guess in guesses:
+                inner = self.cluster.mark()
+                try:
+                    self._reserve(guess)
+                except (OversoldError, _UnknownCardError, KeyError):  # the cluster has changed since it was guessed
+                    self.cluster.undo(inner)
+                else:
+                    self.cluster.keep(inner)
             yield
         finally:
             self.cluster.undo(mark)

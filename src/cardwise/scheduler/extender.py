@@ -16,7 +16,7 @@ import numpy as np
 from cardwise.adapters.claims import claim_of
 from cardwise.adapters.extender_v1 import MOST_SCORE, ExtenderArgs, ExtenderFilterResult, HostPriority
 from cardwise.core.claim import Claim
-from cardwise.core.ledger import Ledger
+from cardwise.core.ledger import BoundPod, Ledger
 from cardwise.core.placement.offer import Offer, offer, scores
 from cardwise.core.reasons import Code, Reason
 from cardwise.errors import UserError
@@ -33,7 +33,7 @@ REMEMBERED = 4096
 class _Asked:
     claim: Claim
     scores: dict[str, int]
-    likely: str
+    likely: BoundPod | None
     until_s: float
 
 
@@ -112,19 +112,20 @@ class Extender:
         rows = np.fromiter((self.ledger.cluster.node_idx[name] for name in names), np.intp, len(names))
         return offer(self.ledger.policy(claim), claim, rows, best)
 
-    def _guesses(self, uid: str) -> list[tuple[Claim, str]]:
+    def _guesses(self, uid: str) -> list[BoundPod]:
         """The latest pods that were filtered and are not bound, and where they will most likely go."""
-        now_s, guesses = self.now_s(), list[tuple[Claim, str]]()
+        now_s, guesses = self.now_s(), list[BoundPod]()
         for other, asked in reversed(self._asked.items()):
             if asked.until_s < now_s or len(guesses) == GUESSES:
                 break
             if asked.likely and other != uid and not self.ledger.knows(other):
-                guesses.append((asked.claim, asked.likely))
+                guesses.append(asked.likely)
         return guesses
 
     def _remember(self, claim: Claim, names: list[str], found: Offer) -> None:
         by_name = dict(zip(names, scores(found.costs, MOST_SCORE), strict=True))
-        self._asked[claim.uid] = _Asked(claim, by_name, names[0] if names else "", self.now_s() + GUESS_S)
+        likely = self.ledger.suppose(claim, names[0]) if names else None
+        self._asked[claim.uid] = _Asked(claim, by_name, likely, self.now_s() + GUESS_S)
         self._asked.move_to_end(claim.uid)
         if len(self._asked) > REMEMBERED:
             self._asked.popitem(last=False)
