@@ -7,14 +7,15 @@ One TOML file::
     [weights]
     sliver = 1.5
 
-Refuses unknown policies, unknown weights and values that are not numbers of 0 or more: no typo becomes a default.
+Refuses unknown policies, keys and weights, and values that are no number from 0 to 1e6: no typo becomes a default.
 """
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
 from pathlib import Path
 
 from cardwise.core.cluster import Cluster
@@ -22,7 +23,7 @@ from cardwise.core.placement.mix import Mix
 from cardwise.core.placement.policies import POLICIES, Balanced, BalancedWeights, Dense, DenseWeights, make_policy
 from cardwise.core.placement.policy import Policy
 from cardwise.errors import InputError, UserError
-from cardwise.files import read_text
+from cardwise.files import plain, read_text, seen
 
 WANT = "a policy file, as `cardwise tune` writes it"
 WEIGHED: dict[str, type[DenseWeights | BalancedWeights]] = {
@@ -30,13 +31,16 @@ WEIGHED: dict[str, type[DenseWeights | BalancedWeights]] = {
     Balanced.name: BalancedWeights,
 }
 """Policies that take weights, and the weights they take."""
+WEIGHT_MAX = 1e6
+"""Scores lie in [0, 1] or near it: far above, one weight drowns all others, and their sum overflows."""
+_KEYS = ("policy", "weights")
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyChoice:
     """A policy to use: by name with its default weights, or with those of a file.
 
-    label: how reports call it: the name, or the file's stem.
+    label: how reports call it: the name, or the file's stem; the file's path if a built-in policy has that name.
     """
 
     name: str
@@ -52,6 +56,15 @@ class PolicyChoice:
         return make_policy(self.name, cluster, mix, seed)
 
 
+def choose_policies(names_or_paths: Sequence[str]) -> tuple[PolicyChoice, ...]:
+    """As :func:`choose_policy`, each under a label of its own: by their paths if two files would be called the same."""
+    distinct = tuple(dict.fromkeys(names_or_paths))
+    choices = tuple(choose_policy(each) for each in distinct)
+    if len({choice.label for choice in choices}) == len(choices):
+        return choices
+    return tuple(replace(choice, label=plain(each)) for choice, each in zip(choices, distinct, strict=True))
+
+
 def choose_policy(name_or_path: str) -> PolicyChoice:
     """The policy of that name, or of that file if it ends in ``.toml``. Raises UserError with what can be written."""
     if name_or_path.endswith(".toml"):
@@ -63,28 +76,53 @@ def choose_policy(name_or_path: str) -> PolicyChoice:
 
 def read_policy_file(path: Path) -> PolicyChoice:
     """Read and check a policy file. Raises InputError that names the file and the key."""
-    try:
-        content = tomllib.loads(read_text(path, WANT))
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(str(path), f"is not TOML: {error}; give {WANT}") from error
+    content = _parsed(path)
     name = content.get("policy")
-    if name not in POLICIES:
-        raise InputError(str(path), f"is {name!r}; write one of {_known()}", field="policy")
+    if not isinstance(name, str) or name not in POLICIES:
+        what = f"is {seen(name)}" if "policy" in content else "is missing"
+        raise InputError(str(path), f"{what}; write one of {_known()}", field="policy")
+    for key in content:
+        if key not in _KEYS:
+            raise InputError(str(path), f"is no key of a policy file; {_meant(name, key)}", field=plain(key))
     weights = content.get("weights", {})
     if not isinstance(weights, dict):
-        raise InputError(str(path), f"is {weights!r}; write a table: [weights]", field="weights")
-    return PolicyChoice(name, path.stem, _checked(path, name, weights))
+        raise InputError(str(path), f"is {seen(weights)}; write a table: [weights]", field="weights")
+    label = str(path) if path.stem in POLICIES else path.stem
+    return PolicyChoice(name, plain(label), _checked(path, name, weights))
+
+
+def _parsed(path: Path) -> dict[str, object]:
+    try:
+        return tomllib.loads(read_text(path, WANT))
+    except RecursionError as error:
+        raise InputError(str(path), f"is nested too deep; give {WANT}") from error
+    except ValueError as error:  # a TOMLDecodeError, or an integer of more digits than Python reads
+        raise InputError(str(path), f"is not TOML: {error}; give {WANT}") from error
+
+
+def _meant(name: str, key: str) -> str:
+    """What to do about a key that is not one."""
+    if key in _weights_of(name):
+        return "it is a weight: write it below the line [weights]"
+    close = get_close_matches(key, _KEYS, n=1)
+    return f"did you mean {close[0]}?" if close else f"write {' or '.join(_KEYS)}, or remove it"
+
+
+def _weights_of(name: str) -> list[str]:
+    return [each.name for each in fields(WEIGHED[name])] if name in WEIGHED else []
 
 
 def _checked(path: Path, name: str, weights: dict[str, object]) -> dict[str, float]:
-    known = [each.name for each in fields(WEIGHED[name])] if name in WEIGHED else []
+    known = _weights_of(name)
     checked: dict[str, float] = {}
     for key, value in weights.items():
+        where = f"weights.{plain(key)}"
         if key not in known:
             can = f"write one of {', '.join(known)}" if known else f"policy {name} takes no weights"
-            raise InputError(str(path), f"is not a weight of {name}; {can}", field=f"weights.{key}")
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-            raise InputError(str(path), f"is {value!r}; write a number of 0 or more", field=f"weights.{key}")
+            raise InputError(str(path), f"is not a weight of {name}; {can}", field=where)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= WEIGHT_MAX:
+            message = f"is {seen(value)}; write a number of 0 or more, at most {WEIGHT_MAX:,.0f}"
+            raise InputError(str(path), message, field=where)
         checked[key] = float(value)
     return checked
 
@@ -95,5 +133,5 @@ def _known() -> str:
 
 def policy_file_text(name: str, weights: Mapping[str, float], comments: Sequence[str] = ()) -> str:
     """The content of a policy file. Comments go on top, a line each."""
-    lines = [*(f"# {comment}" for comment in comments), f'policy = "{name}"', "", "[weights]"]
+    lines = [*(f"# {plain(comment)}" for comment in comments), f'policy = "{name}"', "", "[weights]"]
     return "\n".join([*lines, *(f"{key} = {value!r}" for key, value in weights.items())]) + "\n"

@@ -9,6 +9,7 @@
     │   ├── NotFoundError  the object is not there
     │   ├── ConflictError  the object is not as the caller believed
     │   └── ExpiredError   the point in history from which to watch is forgotten: list again
+    ├── OutputError    stdout takes nothing: a full disk, a closed descriptor (exit 1)
     └── CardError      NVML, MPS or a limit that is not in force: names the card, fences it
 
 A refusal is not an error: "does not fit" is a value, a :class:`cardwise.core.reasons.Reason`.
@@ -57,6 +58,10 @@ class ConflictError(ClusterError):
 
 class ExpiredError(ClusterError):
     """The API server has forgotten the history that was asked for (410): list again."""
+
+
+class OutputError(CardwiseError):
+    """What was found cannot be told: stdout is full or closed."""
 
 
 class CardError(CardwiseError):

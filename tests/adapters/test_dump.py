@@ -577,6 +577,11 @@ def test_hami_tells_which_cards_pods_share(read):
     assert history.pods[0].cards_held == {"GPU-1", "GPU-2"}
 
 
+def test_notes_have_no_control_characters(read):
+    history = read(node(), whole(), sizes=[SizeRule("*/\x1b[31m\nx", 4096, 20)])
+    assert history.notes == (r"No pod with whole cards matches --slice: */\x1b[31m\nx.",)
+
+
 def test_a_pod_that_waits_holds_nothing(read):
     history = read(node(), pod("p", WHOLE, node="", phase="Pending"))
     assert history.pods[0].cards_held == frozenset()
@@ -676,7 +681,11 @@ def test_card_memory_is_told_by_product():
         (["Tesla-T4"], "card memory 'Tesla-T4': write PRODUCT=MIB, such as Tesla-T4=15360"),
         (["=15360"], "card memory '=15360': write PRODUCT=MIB, such as Tesla-T4=15360"),
         (["T4=0"], f"card memory 'T4=0': '0' is not an amount of card memory; {MEMORY_FORMS}"),
-        (["T4=1", "T4=2"], "card memory 'T4=2': 'T4' is told twice; keep one"),
+        (["T4=1", "T4=2"], "card memory 'T4=2': 'T4' is told twice, by 'T4=1' too; keep one"),
+        (
+            ["Tesla-T4=1", "t4=2"],
+            "card memory 't4=2': 't4' is told twice, by 'Tesla-T4=1' too; keep one",
+        ),
     ],
 )
 def test_card_memory_that_cannot_be_meant_is_refused(texts, message):
@@ -746,6 +755,7 @@ GOOD = dump_text(node(), pod())
         ),
         pytest.param(json.dumps(node()), f"dump.json: kind: is 'Node', not a List; give {WANT}", id="one object"),
         pytest.param("{}", f"dump.json: kind: is '', not a List; give {WANT}", id="no kind"),
+        pytest.param('{"kind": "List"}', f"dump.json: items: missing; give {WANT}", id="no items"),
         pytest.param(dump_text(pod()), f"dump.json: items: has no item of kind Node; give {WANT}", id="no node"),
         pytest.param(dump_text(node()), f"dump.json: items: has no item of kind Pod; give {WANT}", id="no pod"),
         pytest.param(
@@ -868,9 +878,37 @@ FOREIGN = {"nvidia.com/gpu.product": "Foo-9000"}
         pytest.param(
             [node(annotations=hami_cards({"devmem": 0})), pod()],
             "Node",
-            "node gpu-1, annotation hami.io/node-nvidia-register: card 0 has id 'GPU-0' and devmem 0; restart HAMi's "
-            "device plugin, or remove the annotation",
+            "node gpu-1, annotation hami.io/node-nvidia-register: card 0 has id 'GPU-0' and devmem 0, which is no "
+            "card's MiB; restart HAMi's device plugin, or remove the annotation",
             id="HAMi's card without memory",
+        ),
+        pytest.param(
+            [node(annotations=hami_cards({"devmem": 10**30})), pod()],
+            "Node",
+            f"node gpu-1, annotation hami.io/node-nvidia-register: card 0 has id 'GPU-0' and devmem {10**30}, which is "
+            "no card's MiB; restart HAMi's device plugin, or remove the annotation",
+            id="HAMi's card of too much memory",
+        ),
+        pytest.param(
+            [node(annotations=hami_cards(*[{}] * 65)), pod()],
+            "Node",
+            "node gpu-1, annotation hami.io/node-nvidia-register: 65 cards in one node, at most 64 are possible; "
+            "restart HAMi's device plugin, or remove the annotation",
+            id="too many of HAMi's cards",
+        ),
+        pytest.param(
+            [node(), pod("p" * 254)],
+            "Pod",
+            f"pod, metadata.name: '{('team-a/' + 'p' * 254)[:59]}… is no name; at most 253 printable characters, give "
+            f"{WANT} as kubectl wrote it",
+            id="pod name too long",
+        ),
+        pytest.param(
+            [node("gpu\x1b[31m"), pod()],
+            "Node",
+            f"node, metadata.name: 'gpu\\x1b[31m' is no name; at most 253 printable characters, give {WANT} as kubectl "
+            "wrote it",
+            id="node name with control characters",
         ),
         pytest.param(
             [node(annotations=hami_cards({}, {"id": "GPU-0"})), pod()],

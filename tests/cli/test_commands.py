@@ -6,10 +6,12 @@ import gzip
 import json
 import subprocess
 import sys
+from dataclasses import fields
 
 import msgspec
 import pytest
 
+from cardwise.core.placement.policies import DenseWeights
 from cardwise.replay.outcome import Run
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\nn0,64000,262144,2,T4\nn1,64000,262144,4,A10\n"
@@ -70,10 +72,25 @@ def test_the_same_seed_prints_the_same_figures(files):
         pytest.param(["--policy", "no.toml"], "no.toml: no such file; give a policy file", id="policy file"),
         pytest.param(["--load", "0"], "0.0 is not in the range 0<x<=10", id="load 0"),
         pytest.param(["--load", "nan"], "nan is not a number", id="load NaN"),
-        pytest.param(["--seed", "-1"], "-1 is not in the range x>=0", id="seed"),
+        pytest.param(["--seed", "-1"], "-1 is not in the range 0<=x<=2147483647", id="seed"),
         pytest.param(["--regime", "filll"], "'filll' is not one of 'fill', 'churn', 'trace'", id="regime"),
         pytest.param(["--regime", "trace"], "pod p0 has no creation time, which the trace regime needs", id="no times"),
         pytest.param(["--html", "/no/such/folder/r.html"], "there is no folder /no/such/folder", id="html"),
+        pytest.param(["--html", ""], "'--html': is empty; write a path", id="html empty"),
+        pytest.param(["--seed", str(2**63)], f"{2**63} is not in the range 0<=x<=2147483647", id="seed 2**63"),
+        pytest.param(
+            ["--regime", "churn", "--arrivals", str(10**24)], "is not in the range 2<=x<=10000000", id="arrivals"
+        ),
+        pytest.param(["--arrivals", "100"], "--arrivals goes with --regime churn, not fill", id="arrivals with fill"),
+        pytest.param(
+            ["--regime", "trace", "--load", "1"], "--load does not go with --regime trace", id="load with trace"
+        ),
+        pytest.param(
+            ["--load", "1e-9"], "at load 1e-09 of 6 cards no pod that asks for a card arrives", id="load 1e-9"
+        ),
+        pytest.param(["--policy", "[/x].toml"], "[/x].toml: no such file", id="markup in a path"),
+        pytest.param(["--policy", "\x1b[31m.toml"], r"\x1b[31m.toml: no such file", id="escape in a path"),
+        pytest.param(["--\x1b[31m"], r"No such option '--\x1b[31m'", id="escape in an option"),
         pytest.param(["--slice", "a/b=1:1"], "--slice and --card-memory only go with --dump", id="slice without dump"),
     ],
 )
@@ -83,6 +100,29 @@ def test_a_wrong_option_ends_with_2_and_one_clear_line(files, args, message):
     assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        pytest.param(["--seed", str(2**32)], f"{2**32} is not in the range", id="seed"),
+        pytest.param(["--arrivals", str(10**24)], "is not in the range 100<=x<=10000000", id="arrivals"),
+        pytest.param(["--case", "fill:1e-9"], "at load 1e-09 of 6 cards no pod", id="load"),
+        pytest.param(["--policy", "none.toml"], "policy none: all weights are 0", id="weights"),
+        pytest.param(["--out", "no/p.toml"], "no/p.toml: cannot be written (there is no folder", id="out"),
+        pytest.param(["--out", "pods.csv"], "pods.csv: is read by this command", id="out is an input"),
+        pytest.param(["--policy", "none.toml", "--out", "./none.toml"], "is read by this command", id="out is policy"),
+    ],
+)
+def test_a_wrong_option_of_tune_ends_with_2_and_one_clear_line(tmp_path, files, args, message):
+    zeros = "".join(f"{each.name} = 0\n" for each in fields(DenseWeights))
+    (tmp_path / "none.toml").write_text(f'policy = "dense"\n[weights]\n{zeros}')
+    rows = PODS.partition("\n")[2]
+    (tmp_path / "pods.csv").write_text(PODS + rows.replace("p", "q") + rows.replace("p", "r"))
+    done = cardwise("tune", *files, *args, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_nodes_without_pods_is_told(tmp_path, files):
@@ -116,6 +156,78 @@ def test_a_dump_that_is_gzip_compressed_says_so(tmp_path):
     assert "dump.json: is gzip-compressed; run gunzip first" in done.stderr
 
 
+def test_the_report_does_not_replace_an_input(tmp_path, files):
+    (tmp_path / "link.html").symlink_to(tmp_path / "pods.csv")
+    done = cardwise("replay", *files, "--html", tmp_path / "link.html")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "is read by this command" in done.stderr
+    assert (tmp_path / "pods.csv").read_text() == PODS
+
+
+def test_the_table_is_printed_even_if_the_report_cannot_be_written_any_more(tmp_path, files):
+    command = [sys.executable, "-m", "cardwise", "replay", *map(str, files), "--policy", "dense"]
+    done = subprocess.run(  # no real device as a target: a fault of ours, run by root, would replace it
+        ["sh", "-c", 'ulimit -f 1; exec "$@"', "sh", *command, "--html", str(tmp_path / "r.html")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "r.html: cannot be written (File too large)" in done.stderr
+    assert "dense" in done.stdout
+    assert not list(tmp_path.glob("*r.html*"))
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        pytest.param(["--help"], id="help"),
+        pytest.param(["--version"], id="version"),
+        pytest.param(["replay"], id="table"),
+        pytest.param(["replay", "--json"], id="json"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("to", "why"),
+    [
+        pytest.param(">/dev/full", "No space left on device", id="full"),
+        pytest.param(">&-", "it is closed", id="closed"),
+    ],
+)
+def test_a_stdout_that_takes_nothing_ends_with_1_and_one_line(files, args, to, why):
+    more = [*map(str, files), "--policy", "dense"] if args[0] == "replay" else []
+    command = [sys.executable, "-m", "cardwise", *args, *more]
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" {to}', "sh", *command], stderr=subprocess.PIPE, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith(f"error: cannot write to stdout: {why}")
+    assert "Traceback" not in done.stderr
+
+
+def test_brackets_colons_and_escapes_in_names_are_printed_and_do_nothing(tmp_path, files):
+    folder = tmp_path / "[red]x[" / "x]"
+    folder.mkdir(parents=True)
+    (folder / ":bug:\x1b[31m.toml").write_text('policy = "dense"\n')
+    (tmp_path / "nodes.csv").write_text(NODES.replace("\n", ",\n").replace("model,", "model,[/x]"))
+    done = cardwise("replay", *files, "--policy", folder / ":bug:\x1b[31m.toml", "--html", folder / "[red].html")
+    assert (done.returncode, "\x1b" in done.stdout + done.stderr) == (0, False)
+    assert r":bug:\x1b[31m leaves" in done.stdout
+    told = "".join(done.stderr.split())
+    assert "cardwisedoesnotknowwerenotread:[/x]." in told
+    assert told.endswith("[red]x[/x]/[red].html")
+
+
+def test_policy_files_of_one_stem_are_rows_of_their_own(tmp_path, files):
+    paths = [tmp_path / name / "mine.toml" for name in "ab"]
+    for path in paths:
+        path.parent.mkdir()
+        path.write_text('policy = "dense"\n')
+    done = cardwise("replay", *files, "--policy", paths[0], "--policy", paths[1], "--json")
+    assert [run["policy"] for run in json.loads(done.stdout)["runs"]] == [str(path) for path in paths]
+
+
 def test_a_failed_run_leaves_no_report_behind(tmp_path, files):
     (tmp_path / "pods.csv").write_text("name\n")
     assert cardwise("replay", *files, "--html", tmp_path / "r.html").returncode == 2
@@ -132,6 +244,17 @@ def test_synth_writes_what_replay_reads(tmp_path):
     assert cardwise("synth", tmp_path / "c", "--nodes", "5", "--seed", "3").returncode == 0
     files = ["--nodes", tmp_path / "c/nodes.csv", "--pods", tmp_path / "c/pods.csv"]
     assert cardwise("replay", *files, "--policy", "dense").returncode == 0
+
+
+def test_synth_keeps_files_that_differ_unless_forced(tmp_path):
+    synth = ["synth", tmp_path, "--nodes", "2"]
+    assert cardwise(*synth).returncode == 0
+    assert cardwise(*synth).returncode == 0  # the same files again
+    (tmp_path / "pods.csv").write_text("mine")
+    done = cardwise(*synth)
+    assert (done.returncode, (tmp_path / "pods.csv").read_text()) == (2, "mine")
+    assert "pods.csv: is there already and differs; pass --force to replace it" in done.stderr
+    assert cardwise(*synth, "--force").returncode == 0
 
 
 def test_tune_writes_nothing_and_ends_with_3_where_the_held_out_part_shows_nothing(tmp_path, files):

@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cardwise.core.arrays import ALL
 from cardwise.core.cluster import MANY_TENANTS, NO_TENANT, OversoldError
-from cardwise.core.request import WorkloadClass
+from cardwise.core.placement.filter import memory_asked_mib, memory_is_left
+from cardwise.core.request import Shape, WorkloadClass
 from tests.builders import CARD_MIB, card, cluster, cpu_only, node, pod, share_of, slice_of, whole
 
 CHANGING = [
@@ -264,3 +266,25 @@ def test_every_change_gives_the_node_and_only_it_a_new_stamp():
     assert c.node_stamp.tolist() == [0, 1]
     c.report_card(0, 0, healthy=False)
     assert c.node_stamp.tolist() == [2, 1]
+
+
+def test_a_slice_never_lands_on_a_card_held_whole_however_small_its_share():
+    c = cluster(node(cards=[card(memory_mib=500)]))  # 1 thousandth of 500 MiB rounds to none
+    c.reserve(pod("whole", whole()), 0, [0])
+    tiny = pod("tiny", Shape(cards=1, memory_milli=1))
+    assert not memory_is_left(c, tiny, ALL).any()
+    with pytest.raises(OversoldError):
+        c.reserve(tiny, 0, [0])
+
+
+def test_the_smallest_slice_takes_one_mib_in_state_and_filter_alike():
+    c = cluster(node(cards=[card(memory_mib=500)]))
+    shape = Shape(cards=1, memory_milli=1)
+    assert (c.memory_asked_mib(shape, 0, 0), memory_asked_mib(c, shape)[0, 0]) == (1, 1)
+
+
+@pytest.mark.parametrize("node_idx", [-1, 2])
+def test_a_node_that_is_not_there_is_refused(node_idx):
+    c = cluster(node("n0"), node("n1"))
+    with pytest.raises(ValueError, match=f"the cluster has 2 nodes, got node_idx {node_idx}"):
+        c.reserve(pod(), node_idx, [0])

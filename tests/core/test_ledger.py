@@ -107,6 +107,28 @@ def test_containers_that_fit_alone_but_not_together_say_so():
     assert books.cluster.memory_free_mib[0, 0] == CARD_MIB
 
 
+def test_what_the_driver_keeps_of_a_card_is_not_handed_out():
+    """Case C27: 15360 MiB, of which the driver keeps 450."""
+    books = ledger(node(cards=[card(memory_mib=15360 - 450)]))
+    bind(books, claim("u0", ask(shape=slice_of(7680, 10))))
+    assert isinstance(books.hold(claim("u1", ask(shape=slice_of(7680, 10))), "n0"), Reason)
+
+
+def test_a_nodes_memory_is_never_divided_by_its_cards():
+    """Case C25: 40960 fit the large card alone, though the mean of both would do."""
+    books = ledger(node(cards=[card("small", memory_mib=24576), card("large", memory_mib=81920)]))
+    pod = bind(books, claim("u0", ask(shape=slice_of(40960, 10))))
+    assert [share.uuid for share in pod.allocation.shares] == ["large"]
+
+
+@pytest.mark.parametrize(("asked", "there"), [("A10", "A100"), ("H20", "H200"), ("T4", "T4G")])
+def test_a_card_whose_name_only_begins_like_the_asked_one_will_not_do(asked, there):
+    """Case C24."""
+    books = ledger(node(cards=[card(model=there)]))
+    wanted = claim("u0", ask(shape=slice_of(1000, 10, models=frozenset({asked}))))
+    assert isinstance(books.hold(wanted, "n0"), Reason)
+
+
 def test_a_pod_is_bound_once():
     books = ledger(node())
     bind(books, claim())

@@ -13,6 +13,7 @@ from cardwise.config import choose_policy
 from cardwise.core.history import History, PodRecord
 from cardwise.core.reasons import Code
 from cardwise.errors import UserError
+from cardwise.replay import workload
 from cardwise.replay.batch import Job, run_jobs
 from cardwise.replay.need import cards_needed
 from cardwise.replay.run import replay
@@ -76,6 +77,31 @@ def test_churn_lasts_eight_lifetimes_unless_told_otherwise():
 def test_a_history_that_a_regime_cannot_use_is_refused(past, regime, message):
     with pytest.raises(UserError, match=message):
         make_workload(past, regime, load=1.0, seed=1)
+
+
+FEW = history(pod("gpu"), *(pod(f"cpu{i}", cpu_only()) for i in range(99)), nodes=[node(cards=64)])
+"""One pod in a hundred asks for a card."""
+
+
+@pytest.mark.parametrize(
+    ("regime", "needed", "advice"),
+    [
+        pytest.param(Regime.CHURN, r"230,\d{3}", "pass --arrivals, at most that many", id="churn"),
+        pytest.param(Regime.FILL, r"28,\d{3}", "give a lower --load", id="fill"),
+    ],
+)
+def test_more_arrivals_than_a_machine_holds_are_refused_with_their_number(monkeypatch, regime, needed, advice):
+    monkeypatch.setattr(workload, "ARRIVALS_MAX", 10_000)
+    message = (
+        f"test: {regime.value} at load 0.9 needs {needed} arrivals, as only 1 of 100 pods ask .* 10,000 .*{advice}"
+    )
+    with pytest.raises(UserError, match=message):
+        make_workload(FEW, regime, load=0.9, seed=1)
+
+
+def test_a_load_that_brings_no_gpu_pod_is_refused():
+    with pytest.raises(UserError, match=r"test: at load 0.001 of 64 cards no pod .* with seed 1; give a higher load"):
+        make_workload(FEW, Regime.FILL, load=1e-3, seed=1)
 
 
 # -------------------------------------------------------------------- the loop

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 
 from cardwise.config import choose_policy
 from cardwise.core.history import History, PodRecord
+from cardwise.core.placement.policies import BalancedWeights
 from cardwise.errors import UserError
 from cardwise.replay.synth import synthesize
 from cardwise.replay.tune import Case, TunePlan, interval, split, tune
@@ -43,6 +45,13 @@ def test_a_history_too_short_to_judge_on_is_refused():
 def test_a_policy_without_weights_cannot_be_tuned():
     with pytest.raises(UserError, match="policy fgd has no weights to tune; write one of dense, balanced"):
         tune(past(100), TunePlan(choose_policy("fgd"), FILL, evaluations=2))
+
+
+def test_weights_that_are_all_0_cannot_be_tuned():
+    zeros = {each.name: 0.0 for each in fields(BalancedWeights)}
+    start = replace(choose_policy("balanced"), weights=zeros)
+    with pytest.raises(UserError, match=r"policy balanced: all weights are 0, .* write one above 0"):
+        tune(past(100), TunePlan(start, FILL, evaluations=2))
 
 
 def test_an_interval_of_equal_differences_has_no_width():

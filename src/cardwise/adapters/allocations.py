@@ -69,7 +69,7 @@ def bound_pod(pod: Pod) -> BoundPod:
     """A pod on a node as the ledger counts it. Raises ValueError that names the pod if its allocation is unreadable."""
     text = pod.metadata.annotations.get(wire.ANNOTATION_ALLOC)
     try:
-        allocation = decode(text) if text else None
+        allocation = None if text is None else decode(text)
     except ValueError as exc:
         raise ValueError(f"pod {pod.name}: {exc}") from exc
     claim, _faults = read_claim(pod)  # whatever is wrong with it, it runs

@@ -7,14 +7,16 @@ looks like ours and is none is a fault, for an ask that is overlooked would run 
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable, Mapping
+from fractions import Fraction
 from typing import TypeVar
 
 from cardwise.adapters import wire
 from cardwise.adapters.asks import gpu_ask, requested
 from cardwise.adapters.dump import service_of
 from cardwise.adapters.kube_objects import Container, Pod
-from cardwise.adapters.quantity import MIB
+from cardwise.adapters.quantity import MAX_MILLI, MIB
 from cardwise.core.claim import Claim, ContainerAsk, LatencyClass, Stage
 from cardwise.core.request import Isolation, Shape, WorkloadClass
 from cardwise.errors import UserError
@@ -47,8 +49,8 @@ def read_claim(pod: Pod) -> tuple[Claim, list[str]]:
         uid=pod.metadata.uid or pod.name,
         name=pod.name,
         asks=tuple(asks),
-        cpu_milli=-(-requested(pod.spec, "cpu") * 1000 // 1),
-        host_memory_mib=-(-requested(pod.spec, "memory") // MIB),
+        cpu_milli=_host(pod, "cpu", 1000, faults),
+        host_memory_mib=_host(pod, "memory", Fraction(1, MIB), faults),
         service=service_of(pod),
         tenant=pod.metadata.namespace,
         exclusive=read.boolean(wire.ANNOTATION_EXCLUSIVE),
@@ -58,6 +60,21 @@ def read_claim(pod: Pod) -> tuple[Claim, list[str]]:
         latency=read.one_of(wire.ANNOTATION_CLASS, _LATENCIES, LatencyClass.SENSITIVE),
     )
     return claim, faults + misspelt(pod)
+
+
+def _host(pod: Pod, resource: str, scale: Fraction | int, faults: list[str]) -> int:
+    """CPU or memory that kube-scheduler counts, rounded up; what is beyond every sum is a fault, and counted as most.
+
+    Pods reach us before the API server has checked them, and pods with a node name are never checked by a scheduler.
+    """
+    try:
+        amount = math.ceil(requested(pod.spec, resource) * scale)
+    except ValueError as exc:
+        faults.append(str(exc))
+        return 0
+    if amount > MAX_MILLI:
+        faults.append(f"{resource}: {amount} {'milli' if resource == 'cpu' else 'MiB'} are more than any node has")
+    return min(amount, MAX_MILLI)
 
 
 def _asks(pod: Pod, models: frozenset[str], modes: frozenset[Isolation], faults: list[str]) -> Iterable[ContainerAsk]:
@@ -112,7 +129,7 @@ def _is_known(resource: str) -> bool:
 
 
 def _hint(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.6)
+    close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.8)  # names share their domain
     return f"; write {close[0]}" if close else f"; known are {', '.join(sorted(known))}"
 
 

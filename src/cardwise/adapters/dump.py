@@ -25,6 +25,7 @@ from cardwise.core.history import History, PodRecord
 from cardwise.core.inventory import NodeSpec
 from cardwise.core.request import PodRequest
 from cardwise.errors import InputError
+from cardwise.files import plain
 
 __all__ = ["SizeRule", "parse_card_memory", "parse_size_rule", "read_dump"]
 
@@ -51,7 +52,7 @@ def read_dump(path: Path, sizes: Sequence[SizeRule] = (), card_memory: Mapping[s
         notes.add("No node has the cards of --card-memory", product)
     for pattern in reader.unused_patterns():
         notes.add("No pod with whole cards matches --slice", pattern)
-    return History(str(path), nodes, pods, notes.lines())
+    return History(plain(str(path)), nodes, pods, notes.lines())
 
 
 class _Pods:

@@ -68,6 +68,7 @@ KNOWN_CARD_MEMORY_MIB: Mapping[str, int] = MappingProxyType(
 label. Some are less than the data sheet's size: ECC and firmware are off. The history's notes say when it was used."""
 
 _MODES = {"mig": Isolation.MIG, "mps": Isolation.MPS}
+_HAMI_REMEDY = "restart HAMi's device plugin, or remove the annotation"
 _AmountT = TypeVar("_AmountT")
 
 
@@ -136,10 +137,13 @@ class Inventory:
         except msgspec.DecodeError as exc:
             raise found.error(field, f"is not HAMi's list of cards ({exc}); restart HAMi's device plugin") from exc
         entries.sort(key=lambda entry: entry.index)
+        if len(entries) > MOST_CARDS:
+            message = f"{len(entries)} cards in one node, at most {MOST_CARDS} are possible; "
+            raise found.error(field, message + _HAMI_REMEDY)
         for entry in entries:
-            if not entry.id or entry.devmem <= 0:
-                message = f"card {entry.index} has id {seen(entry.id)} and devmem {entry.devmem}; "
-                raise found.error(field, message + "restart HAMi's device plugin, or remove the annotation")
+            if not entry.id or not 0 < entry.devmem <= MAX_CARD_MIB:
+                message = f"card {seen(entry.index)} has id {seen(entry.id)} and devmem {seen(entry.devmem)}, which is "
+                raise found.error(field, f"{message}no card's MiB; {_HAMI_REMEDY}")
         return tuple(self._hami_card(found.object.metadata.name, entry) for entry in entries)
 
     def _hami_card(self, node: str, entry: _HamiCard) -> CardSpec:

@@ -21,6 +21,10 @@ COMMAND = "kubectl get nodes,pods -A -o json"
 WANT = f"the output of `{COMMAND}`"
 
 
+NAME_MAX = 253
+"""Characters of a name. Source: Kubernetes, "Object Names and IDs", DNS subdomain names."""
+
+
 class _Top(msgspec.Struct):
     kind: str = ""
     items: msgspec.Raw = msgspec.Raw()
@@ -78,10 +82,10 @@ def read_listing(path: Path) -> Listing:
         kind = _decode(source, start, raw, _Kind).kind
         if kind == "Node":
             node = _decode(source, start, raw, Node)
-            _add(nodes, f"node {node.metadata.name}", Found(node, start, source))
+            _add(nodes, "node", node.metadata.name, Found(node, start, source))
         elif kind == "Pod":
             pod = _decode(source, start, raw, Pod)
-            _add(pods, f"pod {pod.name}", Found(pod, start, source))
+            _add(pods, "pod", pod.name, Found(pod, start, source))
     _check_complete(source, nodes=len(nodes), pods=len(pods))
     return Listing(tuple(nodes.values()), tuple(pods.values()))
 
@@ -99,6 +103,8 @@ def _items(source: Source) -> Iterator[tuple[int, bytes]]:
     top = _decode(source, None, source.data, _Top)
     if top.kind != "List":
         raise source.error(f"is {seen(top.kind)}, not a List; give {WANT}", field="kind")
+    if not bytes(top.items):
+        raise source.error(f"missing; give {WANT}", field="items")
     end = 0
     for raw in _decode(source, None, bytes(top.items), list[msgspec.Raw]):
         item = bytes(raw)
@@ -140,10 +146,13 @@ def _malformed(source: Source, told: str) -> InputError:
     return source.error(f"column {column}: {what}; give {WANT} as kubectl wrote it", start=byte)
 
 
-def _add(found: dict[str, Found[_ObjectT]], name: str, item: Found[_ObjectT]) -> None:
+def _add(found: dict[str, Found[_ObjectT]], kind: str, name: str, item: Found[_ObjectT]) -> None:
+    if not name.isprintable() or any(len(part) > NAME_MAX for part in name.split("/")):
+        message = f"{seen(name)} is no name; at most {NAME_MAX} printable characters, give {WANT} as kubectl wrote it"
+        raise item.error(f"{kind}, metadata.name", message)
     if name in found:
         line = item.source.data.count(b"\n", 0, found[name].start) + 1
-        raise item.error(name, f"is already at line {line}; give one dump, not several joined")
+        raise item.error(f"{kind} {name}", f"is already at line {line}; give one dump, not several joined")
     found[name] = item
 
 

@@ -6,6 +6,8 @@ history useless is an error, not a note.
 
 from __future__ import annotations
 
+from cardwise.files import plain
+
 NAMED = 3
 """So many names are told; of the others, the number."""
 
@@ -22,7 +24,7 @@ class Notes:
 
     def lines(self) -> tuple[str, ...]:
         """One line per sentence, such as ``text: a, b, c and 4 more``."""
-        return tuple(f"{text}: {_listed(names)}." for text, names in self._names.items())
+        return tuple(plain(f"{text}: {_listed(names)}.") for text, names in self._names.items())
 
 
 def _listed(names: list[str]) -> str:

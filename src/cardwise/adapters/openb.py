@@ -20,7 +20,7 @@ from cardwise.core.history import History, PodRecord
 from cardwise.core.inventory import CardSpec, NodeSpec
 from cardwise.core.request import PodRequest, Shape
 from cardwise.errors import InputError, UserError
-from cardwise.files import read_text, seen, write_texts
+from cardwise.files import plain, read_text, seen, write_texts
 from cardwise.units import MILLI_PER_CARD
 
 CARD_MEMORY_MIB: Mapping[str, int] = MappingProxyType(
@@ -57,7 +57,7 @@ def read_openb(nodes_path: Path, pods_path: Path) -> History:
     present = {card.model for node in nodes for card in node.cards}
     pods = tuple(_Pods(frozenset(present)).read(_unique(pod_rows, "name")))
     notes = [*node_notes, *pod_notes, *_assumptions(nodes, pods, present)]
-    return History(f"{pods_path} on {nodes_path}", nodes, pods, tuple(notes))
+    return History(plain(f"{pods_path} on {nodes_path}"), nodes, pods, tuple(plain(note) for note in notes))
 
 
 def write_openb(history: History, nodes_path: Path, pods_path: Path) -> None:
@@ -65,13 +65,18 @@ def write_openb(history: History, nodes_path: Path, pods_path: Path) -> None:
 
     Raises UserError, and writes nothing, if the format has no place for something the history says.
     """
+    write_texts(openb_texts(history, nodes_path, pods_path))
+
+
+def openb_texts(history: History, nodes_path: Path, pods_path: Path) -> dict[Path, str]:
+    """What :func:`write_openb` writes, by file."""
     if nodes_path == pods_path:
         raise UserError(f"{nodes_path}: nodes and pods cannot share one file; give two names")
     node_rows = [_node_cells(node) for node in history.nodes]
     pod_rows = [_pod_cells(pod) for pod in history.pods]
     texts = {nodes_path: _csv(nodes_path, _NODES, node_rows), pods_path: _csv(pods_path, _PODS, pod_rows)}
     _refuse_losses(history, nodes_path, pods_path, texts)
-    write_texts(texts)
+    return texts
 
 
 # ---------------------------------------------------------------- tables

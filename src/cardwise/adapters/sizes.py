@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from cardwise.adapters import wire
 from cardwise.adapters.quantity import parse_card_mib
 from cardwise.errors import UserError
 from cardwise.files import seen
@@ -59,12 +60,14 @@ def parse_size_rule(text: str) -> SizeRule:
 def parse_card_memory(texts: Iterable[str]) -> dict[str, int]:
     """MiB of one card by product, from ``PRODUCT=MIB`` each. Raises UserError with the value seen and the form."""
     card_memory: dict[str, int] = {}
+    spelt: dict[str, str] = {}
     for text in texts:
         product, equals, memory = text.rpartition("=")
         if not (product and equals):
             raise UserError(f"card memory {seen(text)}: write PRODUCT=MIB, such as Tesla-T4=15360")
-        if product in card_memory:
-            raise UserError(f"card memory {seen(text)}: {seen(product)} is told twice; keep one")
+        before = spelt.setdefault(wire.model_token(product), text)
+        if before is not text:
+            raise UserError(f"card memory {seen(text)}: {seen(product)} is told twice, by {seen(before)} too; keep one")
         try:
             card_memory[product] = parse_card_mib(memory)
         except ValueError as exc:

@@ -62,7 +62,7 @@ def explain_command(
     if as_json:
         click.echo(json.dumps({**told, "faults": faults}))
         return
-    _show(Console(markup=False, highlight=False, soft_wrap=True), told, faults)
+    _show(Console(markup=False, emoji=False, highlight=False, soft_wrap=True), told, faults)
 
 
 def _of_dump(path: Path) -> tuple[list[Node], list[Pod]]:

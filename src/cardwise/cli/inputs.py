@@ -21,6 +21,8 @@ TRACE_PLACES = ("data/openb", "../shared/data/openb")
 """Where the openb trace is looked for if ``CARDWISE_OPENB`` does not name its folder."""
 TRACE_NODES, TRACE_PODS = "openb_node_list_gpu_node.csv", "openb_pod_list_default.csv"
 SYNTHETIC_NODES, SYNTHETIC_SEED = 200, 1
+SEED = click.IntRange(0, 2**31 - 1)
+"""Every generator of random numbers takes these, and a search starts some thousand above."""
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -35,6 +37,19 @@ class NumberRange(click.FloatRange):
         return number
 
 
+class FilePath(click.Path):
+    """A path that "" is not: pathlib takes that for the current folder."""
+
+    def __init__(self, *, file_okay: bool = True) -> None:
+        super().__init__(path_type=Path, file_okay=file_okay)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
+        """As click does, and refuse what is empty."""
+        if not os.fspath(value):
+            self.fail("is empty; write a path.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 @dataclass(frozen=True, slots=True)
 class HistoryInput:
     """What the user said of the history to use."""
@@ -45,15 +60,22 @@ class HistoryInput:
     slices: tuple[str, ...]
     card_memory: tuple[str, ...]
 
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """What will be read: the files given, else the trace if it is found."""
+        given = tuple(each for each in (self.nodes, self.pods, self.dump) if each is not None)
+        trace = None if given else find_trace()
+        return given if trace is None else (trace / TRACE_NODES, trace / TRACE_PODS)
+
 
 def history_options(command: F) -> F:
     """Add the options and pass them to the command as one ``history_input``."""
     options = [
-        click.option("--nodes", type=click.Path(path_type=Path), help="Nodes, a CSV file in the openb format."),
-        click.option("--pods", type=click.Path(path_type=Path), help="Pods, a CSV file in the openb format."),
+        click.option("--nodes", type=FilePath(), help="Nodes, a CSV file in the openb format."),
+        click.option("--pods", type=FilePath(), help="Pods, a CSV file in the openb format."),
         click.option(
             "--dump",
-            type=click.Path(path_type=Path),
+            type=FilePath(),
             help="Your own cluster: the output of `kubectl get nodes,pods -A -o json`.",
         ),
         click.option(

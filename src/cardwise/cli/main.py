@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import signal
 import sys
+from types import FrameType
 
 import click
 
@@ -11,8 +14,11 @@ from cardwise.cli.explain import explain_command
 from cardwise.cli.replay import replay_command
 from cardwise.cli.scheduler import scheduler_command
 from cardwise.cli.synth import synth_command
+from cardwise.cli.terminal import guard_stdout
 from cardwise.cli.tune import tune_command
+from cardwise.cli.up import up_command
 from cardwise.errors import CardwiseError, UserError
+from cardwise.files import plain
 
 EXIT_USER, EXIT_SYSTEM = 2, 1
 
@@ -27,26 +33,46 @@ cli.add_command(replay_command)
 cli.add_command(tune_command)
 cli.add_command(synth_command)
 cli.add_command(scheduler_command)
+cli.add_command(up_command)
 cli.add_command(explain_command)
 
 
 def main() -> None:
     """Run the command. A user's mistake ends with exit code 2 and one line; a bug of ours keeps its traceback."""
+    listen()
     try:
+        guard_stdout()
         cli.main(standalone_mode=False)
+        sys.stdout.flush()
     except click.exceptions.Exit as exit_:
         sys.exit(exit_.exit_code)
     except click.ClickException as error:
-        error.show()
+        told = io.StringIO()
+        error.show(told)
+        click.echo(_printable(told.getvalue()), err=True, nl=False)
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(EXIT_SYSTEM)
-    except UserError as error:
-        click.echo(f"error: {error}", err=True)
-        sys.exit(EXIT_USER)
     except CardwiseError as error:
-        click.echo(f"error: {error}", err=True)
-        sys.exit(EXIT_SYSTEM)
+        click.echo(_printable(f"error: {error}"), err=True)
+        sys.exit(EXIT_USER if isinstance(error, UserError) else EXIT_SYSTEM)
+
+
+def listen() -> None:
+    """Ctrl-C raises KeyboardInterrupt; SIGTERM and SIGHUP raise SystemExit, so that worker processes end with us."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # else it is ignored, as under nohup
+            signal.signal(number, _exit)
+
+
+def _exit(number: int, _frame: FrameType | None) -> None:
+    sys.exit(128 + number)
+
+
+def _printable(message: str) -> str:
+    return "\n".join(map(plain, message.split("\n")))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TypeVar
 
@@ -10,17 +9,19 @@ import click
 import msgspec
 from rich.console import Console
 
-from cardwise.cli.inputs import HistoryInput, NumberRange, history_options, load_history
+from cardwise.cli.inputs import SEED, FilePath, HistoryInput, NumberRange, history_options, load_history
 from cardwise.cli.progress import shown
-from cardwise.config import choose_policy
+from cardwise.cli.terminal import console
+from cardwise.config import choose_policies
 from cardwise.core.history import History
 from cardwise.core.placement.policies import POLICIES
 from cardwise.errors import UserError
+from cardwise.files import check_output, plain
 from cardwise.replay.batch import Job, run_jobs
 from cardwise.replay.need import Need, cards_needed
 from cardwise.replay.outcome import Replayed
 from cardwise.replay.table import render
-from cardwise.replay.workload import CHURN_LIFETIMES, Regime
+from cardwise.replay.workload import ARRIVALS_MAX, CHURN_LIFETIMES, Regime
 
 _T = TypeVar("_T")
 DEFAULT_LOAD = {Regime.FILL: 1.3, Regime.CHURN: 0.9, Regime.TRACE: 1.0}
@@ -35,7 +36,7 @@ DEFAULT_LOAD = {Regime.FILL: 1.3, Regime.CHURN: 0.9, Regime.TRACE: 1.0}
     metavar="NAME|FILE.toml",
     help=f"A policy by name, or a file of `cardwise tune`; may be repeated. Default: all of {', '.join(POLICIES)}.",
 )
-@click.option("--seed", "seeds", multiple=True, type=click.IntRange(min=0), help="May be repeated. Default: 1.")
+@click.option("--seed", "seeds", multiple=True, type=SEED, help="May be repeated. Default: 1.")
 @click.option(
     "--regime",
     type=click.Choice([regime.value for regime in Regime]),
@@ -46,16 +47,16 @@ DEFAULT_LOAD = {Regime.FILL: 1.3, Regime.CHURN: 0.9, Regime.TRACE: 1.0}
 @click.option(
     "--load",
     type=NumberRange(min=0, min_open=True, max=10),
-    help="GPU asked for over GPU there is. Default: 1.3 for fill, 0.9 for churn; trace has its own.",
+    help="GPU asked for over GPU there is. Default: 1.3 for fill, 0.9 for churn. Not with trace, which has its own.",
 )
 @click.option(
     "--arrivals",
-    type=click.IntRange(min=2),
+    type=click.IntRange(2, ARRIVALS_MAX),
     help=f"Pods that arrive under churn; the second half is counted. Default: {CHURN_LIFETIMES} mean lifetimes.",
 )
 @click.option("--workers", type=click.IntRange(min=0), default=0, help="Processes. Default: one per processor.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout, and nothing else there.")
-@click.option("--html", type=click.Path(path_type=Path), help="Also write a self-contained report with plots.")
+@click.option("--html", type=FilePath(), help="Also write a self-contained report with plots.")
 def replay_command(
     *,
     history_input: HistoryInput,
@@ -73,30 +74,44 @@ def replay_command(
     Without --nodes, --pods or --dump it replays the openb trace of a production cluster where that is found
     (CARDWISE_OPENB, data/openb), else a synthetic cluster of 200 nodes.
     """
-    chosen = tuple(choose_policy(name) for name in _distinct(policies or tuple(POLICIES)))
-    history = load_history(history_input)
-    console = Console(stderr=True)
-    _introduce(console, history)
+    chosen = choose_policies(policies or tuple(POLICIES))
     kind = Regime(regime)
+    _refuse_unused(kind, load, arrivals)
+    if html is not None:
+        _check_report(html, [*history_input.files, *(Path(each) for each in policies if each.endswith(".toml"))])
+    history = load_history(history_input)
+    messages = console(stderr=True)
+    _introduce(messages, history)
     jobs = [
         Job(policy, kind, load or DEFAULT_LOAD[kind], seed, arrivals)
         for policy in chosen
         for seed in _distinct(seeds or (1,))
     ]
-    if html is not None:
-        _check_report(html)
-    with shown(console, "replaying", wanted=not as_json) as on_progress:
+    with shown(messages, "replaying", wanted=not as_json) as on_progress:
         results = run_jobs(history, jobs, workers=workers, on_progress=on_progress)
     need = cards_needed(history, chosen) if history_input.dump else None
-    if html is not None:
-        _write_html(results, history, html, need)
-        console.print(f"wrote {html}")
+    try:
+        if html is not None:
+            _write_html(results, history, html, need)
+            messages.print(plain(f"wrote {html}"))
+    finally:  # minutes of work are told even if the report cannot be written any more
+        _tell(results, need, as_json=as_json)
+
+
+def _refuse_unused(regime: Regime, load: float | None, arrivals: int | None) -> None:
+    if arrivals is not None and regime is not Regime.CHURN:
+        raise UserError(f"--arrivals goes with --regime churn, not {regime.value}: leave it out")
+    if load is not None and regime is Regime.TRACE:
+        raise UserError("--load does not go with --regime trace, which replays the history's own load: leave it out")
+
+
+def _tell(results: list[Replayed], need: Need | None, *, as_json: bool) -> None:
     if as_json:
-        sys.stdout.write(as_json_text(results, need))
+        click.echo(as_json_text(results, need), nl=False)
         return
-    Console().print(render(results))
+    console().print(render(results))
     if need is not None:
-        Console().print(need.sentence)
+        console().print(plain(need.sentence))
 
 
 def as_json_text(results: list[Replayed], need: Need | None) -> str:
@@ -105,19 +120,18 @@ def as_json_text(results: list[Replayed], need: Need | None) -> str:
     return msgspec.json.format(msgspec.json.encode(told)).decode() + "\n"
 
 
-def _introduce(console: Console, history: History) -> None:
+def _introduce(messages: Console, history: History) -> None:
     cards = sum(len(node.cards) for node in history.nodes)
-    console.print(f"{history.source}: {len(history.nodes):,} nodes, {cards:,} cards, {len(history.pods):,} pods")
+    messages.print(f"{history.source}: {len(history.nodes):,} nodes, {cards:,} cards, {len(history.pods):,} pods")
     for note in history.notes:
-        console.print(f"  note: {note}", style="dim")
+        messages.print(f"  note: {note}", style="dim")
 
 
-def _check_report(path: Path) -> None:
+def _check_report(path: Path, inputs: list[Path]) -> None:
     """Fail before minutes of replay, not after, if the report cannot be made."""
     import cardwise.replay.html  # noqa: F401, PLC0415 - its libraries are optional and slow to load
 
-    if not path.parent.is_dir():
-        raise UserError(f"--html {path}: there is no folder {path.parent}")
+    check_output(path, inputs)
 
 
 def _write_html(results: list[Replayed], history: History, path: Path, need: Need | None) -> None:

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import click
 import msgspec
-from rich.console import Console
 from rich.table import Table
 
-from cardwise.cli.inputs import HistoryInput, NumberRange, history_options, load_history
+from cardwise.cli.inputs import SEED, FilePath, HistoryInput, NumberRange, history_options, load_history
 from cardwise.cli.progress import shown
+from cardwise.cli.terminal import console
 from cardwise.config import choose_policy, policy_file_text
 from cardwise.core.placement.policies import Dense
 from cardwise.errors import UserError
-from cardwise.files import write_text
-from cardwise.replay.workload import Regime
+from cardwise.files import check_output, plain, seen, write_text
+from cardwise.replay.workload import ARRIVALS_MAX, Regime
 
 EXIT_NO_IMPROVEMENT = 3
 
@@ -35,7 +35,13 @@ EXIT_NO_IMPROVEMENT = 3
     help="What to be good at; may be repeated. All count the same.",
 )
 @click.option("--evaluations", type=click.IntRange(min=2), default=60, show_default=True, help="Weights to try.")
-@click.option("--arrivals", type=click.IntRange(min=100), default=12_000, show_default=True, help="Pods per churn run.")
+@click.option(
+    "--arrivals",
+    type=click.IntRange(100, ARRIVALS_MAX),
+    default=12_000,
+    show_default=True,
+    help="Pods per churn run.",
+)
 @click.option(
     "--held-out",
     type=NumberRange(0, 1, min_open=True, max_open=True),
@@ -43,11 +49,9 @@ EXIT_NO_IMPROVEMENT = 3
     show_default=True,
     help="Share of the pods that the search never sees and the verdict is made on; the latest, where times are known.",
 )
-@click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="The same seed, the same result."
-)
+@click.option("--seed", type=SEED, default=0, show_default=True, help="The same seed, the same result.")
 @click.option("--workers", type=click.IntRange(min=0), default=0, help="Processes. Default: one per processor.")
-@click.option("--out", type=click.Path(path_type=Path), default=Path("policy.toml"), show_default=True)
+@click.option("--out", type=FilePath(), default=Path("policy.toml"), show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout, and nothing else there.")
 def tune_command(
     *,
@@ -69,7 +73,6 @@ def tune_command(
     """
     from cardwise.replay.tune import Case, TunePlan, tune  # noqa: PLC0415 - its libraries are optional and slow to load
 
-    console = Console(stderr=True)
     plan = TunePlan(
         start=choose_policy(policy),
         cases=tuple(Case(*_parsed_case(case)) for case in cases),
@@ -78,20 +81,29 @@ def tune_command(
         arrivals=arrivals,
         seed=seed,
     )
+    check_output(out, [*history_input.files, *([Path(policy)] if policy.endswith(".toml") else [])])
     history = load_history(history_input)
-    with shown(console, "searching", wanted=not as_json) as on_progress:
+    messages = console(stderr=True)
+    with shown(messages, "searching", wanted=not as_json) as on_progress:
         tuned = tune(history, plan, workers=workers, on_progress=on_progress)
-    if as_json:
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(asdict(tuned))).decode() + "\n")
-    else:
-        Console().print(_table(asdict(tuned)))
+    try:
+        if tuned.improved:
+            write_text(out, policy_file_text(tuned.policy, tuned.weights, _provenance(asdict(tuned), history.source)))
+            messages.print(plain(f"wrote {out}"))
+    finally:  # a long search is told even if the file cannot be written any more
+        _tell(asdict(tuned), as_json=as_json)
     if not tuned.improved:
-        console.print(
+        messages.print(
             "The held-out part shows no improvement: the weights are not claimed to be better, nothing written."
         )
         sys.exit(EXIT_NO_IMPROVEMENT)
-    write_text(out, policy_file_text(tuned.policy, tuned.weights, _provenance(asdict(tuned), history.source)))
-    console.print(f"wrote {out}")
+
+
+def _tell(tuned: dict[str, object], *, as_json: bool) -> None:
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(tuned)).decode())
+    else:
+        console().print(_table(tuned))
 
 
 def _parsed_case(text: str) -> tuple[Regime, float]:
@@ -101,7 +113,7 @@ def _parsed_case(text: str) -> tuple[Regime, float]:
     except ValueError:
         kind, value = Regime.TRACE, 0.0
     if kind is Regime.TRACE or not 0 < value <= 10:
-        raise UserError(f"--case {text!r} is not REGIME:LOAD; write fill or churn and a load in 0-10, like churn:0.9")
+        raise UserError(f"--case {seen(text)} is not REGIME:LOAD; write fill or churn and a load in 0-10: churn:0.9")
     return kind, value
 
 

@@ -205,12 +205,12 @@ class Cluster:
     # ---------------------------------------------------------------- reservations
 
     def memory_asked_mib(self, shape: Shape, node_idx: int, place: int) -> int:
-        """MiB that one card of ``shape`` takes on this place."""
+        """MiB that one card of ``shape`` takes on this place; a slice takes 1 at least: none fits a full card."""
         total = int(self.memory_total_mib[node_idx, place])
         if shape.whole:
             return total
         if shape.memory_milli:
-            return total * shape.memory_milli // MILLI_PER_CARD
+            return max(total * shape.memory_milli // MILLI_PER_CARD, 1)
         return shape.memory_mib
 
     def reserve(self, request: PodRequest, node_idx: int, places: Sequence[int], *, running: bool = False) -> Slice:
@@ -223,6 +223,8 @@ class Cluster:
         """
         shape = request.shape
         places = tuple(sorted(int(p) for p in places))
+        if not 0 <= node_idx < self.nodes_total:
+            raise ValueError(f"pod {request.name}: the cluster has {self.nodes_total} nodes, got node_idx {node_idx}")
         if request.name in self.slices:
             raise ValueError(f"pod {request.name} already holds a slice")
         if len(set(places)) != shape.cards or len(places) != shape.cards:

@@ -38,7 +38,8 @@ class Shape:
     cards: how many cards, 0 for a pod without a GPU.
     memory_mib: memory on *each* card in MiB; 0 if asked in thousandths or whole.
     memory_milli: memory on each card in thousandths of that card's memory (HAMi's ``gpumem-percentage``; traces that
-        know only "milli-GPU"); rounds down to MiB, as HAMi does, so that shares that sum to 1000 always fit one card.
+        know only "milli-GPU"); rounds down to MiB, as HAMi does, so that shares that sum to 1000 always fit one card;
+        to 1 MiB at least.
     compute_milli: thousandths of each card's compute, 1-1000; 0 asks for no compute limit.
     whole: all of each card; the four fields above are then fixed by the card.
     models: card models that will do, exact tokens, folded to upper case by the reader; empty means any.

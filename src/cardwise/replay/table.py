@@ -42,10 +42,10 @@ def render(results: Sequence[Replayed]) -> RenderableType:
     return Group(table, legend, Text(headline(contenders, ground)))
 
 
-def _row(each: Contender) -> list[str]:
+def _row(each: Contender) -> list[RenderableType]:
     reasons = refused_reasons([each])
     return [
-        each.name,
+        Text(each.name),  # a user's: as str, brackets in it would be markup
         percent(each.mean(allocated)),
         f"{each.mean(unallocated):,.0f}",
         percent(each.mean(refused)),

@@ -117,11 +117,15 @@ def split(history: History, held_out: float, seed: int) -> tuple[History, Histor
 def tune(
     history: History, plan: TunePlan, *, workers: int = 0, on_progress: Callable[[int, int], None] = lambda _d, _t: None
 ) -> Tuned:
-    """Search on one part of the history, judge on the other. Raises UserError for policies without weights."""
+    """Search on one part of the history, judge on the other. Raises UserError for policies without weights to move."""
     if plan.start.name not in WEIGHED:
         raise UserError(f"policy {plan.start.name} has no weights to tune; write one of {', '.join(WEIGHED)}")
     search, held_out = split(history, plan.held_out, plan.seed)
     start = {**asdict(WEIGHED[plan.start.name]()), **plan.start.weights}
+    if not any(start.values()):
+        raise UserError(
+            f"policy {plan.start.label}: all weights are 0, and the search moves them by factors; write one above 0"
+        )
     found = _search(search, plan, start, workers, on_progress)
     return _judge(held_out, plan, start, found, len(search.pods), workers)
 

@@ -30,6 +30,8 @@ A cluster forgets how it was filled at the pace at which pods leave: after 4 lif
 Counted earlier, a policy that filled badly still has room, and looks good while it catches up.
 """
 CHURN_ARRIVALS_MIN = 2000
+ARRIVALS_MAX = 10_000_000
+"""Some 3 GB of arrivals in every process, and an hour of decisions; beyond, a machine runs out of memory."""
 CHURN_SALT, FILL_SALT = 1, 2
 """Keep the regimes' random streams apart for equal seeds."""
 
@@ -87,6 +89,7 @@ def make_workload(history: History, regime: Regime, *, load: float, seed: int, a
     """The arrivals of a regime. Raises UserError if the history has no pods, no demand or, for ``trace``, no times.
 
     arrivals: pods that arrive under ``churn``; by default CHURN_LIFETIMES mean lifetimes of them.
+    Raises UserError, too, if the load needs more than ARRIVALS_MAX pods, or is so small that none asks for a card.
     """
     if not history.pods:
         raise UserError(f"{history.source}: no pods to replay")
@@ -97,9 +100,9 @@ def make_workload(history: History, regime: Regime, *, load: float, seed: int, a
         raise UserError(f"{history.source}: no pod asks for a card")
     capacity = capacity_milli(history)
     if regime is Regime.FILL:
-        return _fill(pods, demand, capacity, load=load, seed=seed)
+        return _fill(history, pods, demand, capacity, load=load, seed=seed)
     if regime is Regime.CHURN:
-        return _churn(pods, demand, capacity, load=load, seed=seed, arrivals=arrivals)
+        return _churn(history, pods, demand, capacity, load=load, seed=seed, arrivals=arrivals)
     return _trace(history, pods, demand, capacity, seed=seed)
 
 
@@ -115,17 +118,27 @@ def as_is(history: History) -> Workload:
     return Workload(Regime.FILL, load, 0, capacity, arrivals)
 
 
-def _fill(pods: Sequence[PodRecord], demand: NDArray[np.int64], capacity: int, *, load: float, seed: int) -> Workload:
+def _fill(
+    history: History, pods: Sequence[PodRecord], demand: NDArray[np.int64], capacity: int, *, load: float, seed: int
+) -> Workload:
     """Shuffle; drop random pods above ``load`` × capacity, or append drawn ones until the next would exceed it."""
     rng = np.random.default_rng([seed, FILL_SALT])
     limit = int(load * capacity)
     order = [int(i) for i in rng.permutation(len(pods))]
     total = int(demand.sum())
+    needed = len(order) + (limit - total) / float(demand.mean())
+    if needed > ARRIVALS_MAX:
+        raise UserError(_too_many(history, Regime.FILL, load, needed, "give a lower --load, or"))
     while total > limit:
         total -= int(demand[order.pop(int(rng.integers(len(order))))])
     while total + int(demand[drawn := int(rng.integers(len(pods)))]) <= limit:
         order.append(drawn)
         total += int(demand[drawn])
+    if not total:
+        raise UserError(
+            f"{history.source}: at load {load:g} of {capacity // MILLI_PER_CARD:,} cards no pod that asks for a card "
+            f"arrives with seed {seed}; give a higher load"
+        )
     arrivals = tuple(
         Arrival(_numbered(pods[i].request, step), int(demand[i]), float(step)) for step, i in enumerate(order)
     )
@@ -133,6 +146,7 @@ def _fill(pods: Sequence[PodRecord], demand: NDArray[np.int64], capacity: int, *
 
 
 def _churn(
+    history: History,
     pods: Sequence[PodRecord],
     demand: NDArray[np.int64],
     capacity: int,
@@ -145,6 +159,9 @@ def _churn(
     rng = np.random.default_rng([seed, CHURN_SALT])
     lifetime = load * capacity / float(demand.mean())
     arrivals = arrivals or max(round(CHURN_LIFETIMES * lifetime), CHURN_ARRIVALS_MIN)
+    if arrivals > ARRIVALS_MAX:
+        advice = f"pass --arrivals, at most that many, to count a run of fewer than {CHURN_LIFETIMES} lifetimes, or"
+        raise UserError(_too_many(history, Regime.CHURN, load, arrivals, advice))
     drawn = rng.integers(len(pods), size=arrivals)
     lifetimes = rng.exponential(lifetime, size=arrivals)
     made = tuple(
@@ -152,6 +169,15 @@ def _churn(
         for step, i in enumerate(map(int, drawn))
     )
     return Workload(Regime.CHURN, load, seed, capacity, made, counted_from=arrivals // 2)
+
+
+def _too_many(history: History, regime: Regime, load: float, needed: float, advice: str) -> str:
+    asking = sum(pod.request.shape.cards > 0 for pod in history.pods)
+    return (
+        f"{history.source}: {regime.value} at load {load:g} needs {needed:,.0f} arrivals, as only {asking:,} of "
+        f"{len(history.pods):,} pods ask for cards, and at most {ARRIVALS_MAX:,} are replayed; {advice} leave out pods "
+        "without cards"
+    )
 
 
 def _trace(

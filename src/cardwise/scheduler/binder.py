@@ -62,6 +62,8 @@ class Binder:
         barred = self.may_bind()  # asked last before the hold: reading the pod may have taken a while
         if barred:
             return barred
+        if args.pod_uid in self.ledger.under_way:  # kube-scheduler gave up waiting for the first answer
+            return "an earlier binding of the pod is not settled yet, its cards stay held"
         allocation = self.ledger.hold(claim, args.node)
         if isinstance(allocation, Reason):
             return f"cardwise: {allocation.short} on {args.node}: {allocation.long}"

@@ -70,7 +70,7 @@ class Leader:
         except NotFoundError:
             record = LeaseRecord()
         if self._record is None or record.version != self._record.version:
-            self._seen_s = asked_s
+            self._seen_s = self.now_s()  # not before: its holder may have renewed while our question was under way
         self._record = record
         mine = record.holder == self.identity
         stale = asked_s - self._seen_s >= max(record.duration_s, 1)

@@ -16,6 +16,7 @@ import structlog
 
 from cardwise.adapters import wire
 from cardwise.adapters.kube.port import ClusterPort
+from cardwise.core.claim import Claim
 from cardwise.core.ledger import Ledger
 from cardwise.errors import ClusterError
 from cardwise.scheduler.extender import Extender
@@ -38,6 +39,9 @@ class Waking:
     watching: Watching
     leads: Callable[[], bool]
     wakes: int = 0
+    _untried: dict[str, None] = field(default_factory=dict)
+    _freed: set[str] = field(default_factory=set)
+    _unknown: set[str] = field(default_factory=set)
     _told: dict[str, str] = field(default_factory=dict)
 
     async def run(self) -> None:
@@ -55,17 +59,29 @@ class Waking:
         """Annotate a node on which a waiting pod would fit, among those where capacity came free."""
         if self.ledger.outdated:
             self.ledger.rebuild()
-        freed = sorted(self.ledger.take_freed())
-        for uid, claim in list(self.extender.waiting.items())[:MOST_TRIED] if freed else ():
-            if uid not in self.watching.pending:
-                self.extender.waiting.pop(uid, None)
-                continue
-            node = self.extender.fits_now(claim, freed)
+        waiting, freed = self.extender.waiting, self.ledger.take_freed()
+        unknown = waiting.keys() - self.watching.pending.keys()
+        for uid in unknown & self._unknown:  # twice: kube-scheduler may have heard of the pod before us
+            del waiting[uid]
+        self._unknown = unknown
+        self._untried = dict.fromkeys(waiting) if freed else {uid: None for uid in self._untried if uid in waiting}
+        self._freed = self._freed | freed if self._untried else set()
+        for uid in list(self._untried)[:MOST_TRIED]:
+            del self._untried[uid]
+            node = self.extender.fits_now(waiting[uid], sorted(self._freed))
             if node is not None:
-                self.wakes += 1
-                log.info("waking pods that wait", node=node, pod=claim.name)
-                await self.port.annotate_node(node, {wire.ANNOTATION_FREED: f"{self.ledger.epoch}.{self.wakes}"})
+                await self._wake(node, waiting[uid])
                 return
+
+    async def _wake(self, node: str, claim: Claim) -> None:
+        self.wakes += 1
+        log.info("waking pods that wait", node=node, pod=claim.name)
+        try:
+            await self.port.annotate_node(node, {wire.ANNOTATION_FREED: f"{self.ledger.epoch}.{self.wakes}"})
+        except ClusterError:
+            self.ledger.freed |= self._freed  # nobody was woken: look again
+            raise
+        self._untried, self._freed = {}, set()
 
     async def tell_conflicts(self) -> None:
         """Write a condition where a node's pods contradict its cards, with their names; and again when that is over."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -10,13 +11,14 @@ import structlog
 
 from cardwise.adapters.allocations import bound_pod
 from cardwise.adapters.claims import read_claim
-from cardwise.adapters.kube.port import All, ClusterPort, Gone, Lost, NodeEvent, PodEvent, Put
+from cardwise.adapters.kube.port import All, ClusterPort, Gone, Listing, Lost, NodeEvent, PodEvent, Put
 from cardwise.adapters.kube_objects import Node, Pod
 from cardwise.adapters.node_cards import node_load, node_spec
 from cardwise.core.allocation import Allocation, Share
 from cardwise.core.claim import Claim
 from cardwise.core.inventory import NodeSpec
 from cardwise.core.ledger import BoundPod, Ledger
+from cardwise.errors import ClusterError
 
 log = structlog.get_logger()
 
@@ -36,6 +38,8 @@ class Watching:
     pods_synced: bool = False
     nodes_synced: bool = False
     lists: int = 0
+    _reading: asyncio.Task[None] | None = None
+    _afresh: asyncio.Future[None] | None = None
 
     @property
     def synced(self) -> bool:
@@ -53,8 +57,39 @@ class Watching:
             self.hear_node(event)
 
     async def _follow_pods(self, port: ClusterPort) -> None:
-        async for event in port.follow_pods():
-            self.hear_pod(event)
+        """One stream at a time: two would tell what is old after what is new."""
+        while True:
+            self._reading = asyncio.create_task(self._read_pods(port))
+            try:
+                await self._reading
+            except asyncio.CancelledError:
+                self._reading.cancel()
+                if _is_cancelled():
+                    raise
+
+    async def _read_pods(self, port: ClusterPort) -> None:
+        async with contextlib.aclosing(port.follow_pods()) as events:  # type: ignore[type-var]
+            async for event in events:
+                self.hear_pod(event)
+
+    async def hear_afresh(self) -> None:
+        """Have all pods listed again, and wait until they were. Raises ClusterError if that fails at once."""
+        self._afresh = asyncio.get_running_loop().create_future()
+        try:
+            if self._reading is not None:
+                self._reading.cancel()
+            await self._afresh
+        finally:
+            self._afresh = None
+
+    def _answer(self, error: ClusterError | None = None) -> None:
+        """To who waits for a list."""
+        if self._afresh is None or self._afresh.done():
+            return
+        if error is None:
+            self._afresh.set_result(None)
+        else:
+            self._afresh.set_exception(error)
 
     def hear_all(self, nodes: Sequence[Node], pods: Sequence[Pod]) -> None:
         """Everything at once, as from a dump."""
@@ -66,20 +101,28 @@ class Watching:
     def hear_pod(self, event: PodEvent) -> None:
         """One event of the stream of pods."""
         match event:
+            case Listing():
+                self.ledger.begin_list()
             case All(pods):
                 self._hear_all_pods(pods)
+                self._answer()
             case Put(pod):
                 self._put_pod(pod)
             case Gone(pod):
                 self._drop_pod(pod)
             case Lost(why):
                 log.warning("the watch of pods broke", why=why)
+                self._answer(ClusterError(why, retry=True))
 
     def _hear_all_pods(self, pods: Iterable[Pod]) -> None:
         living = [pod for pod in pods if not pod.ended]
         self.uids = {pod.name: pod.metadata.uid for pod in living}
-        self.pending = {pod.metadata.uid: read_claim(pod)[0] for pod in living if not pod.spec.node_name}
-        self.ledger.reset(self.ledger.nodes.values(), [_bound(pod) for pod in living if pod.spec.node_name])
+        self.ledger.take_list(self.uids.values(), [_bound(pod) for pod in living if pod.spec.node_name])
+        self.pending = {
+            pod.metadata.uid: read_claim(pod)[0]
+            for pod in living
+            if not pod.spec.node_name and pod.metadata.uid not in self.ledger.pods
+        }
         self.pods_synced = True
         self.lists += 1
 
@@ -91,7 +134,7 @@ class Watching:
         if pod.spec.node_name:
             self.pending.pop(pod.metadata.uid, None)
             self.ledger.put_pod(_bound(pod))
-        elif not self.ledger.knows(pod.metadata.uid):  # else it is news from before the binding
+        elif pod.metadata.uid not in self.ledger.pods:  # else it is news from before the binding
             self.pending[pod.metadata.uid] = read_claim(pod)[0]
 
     def _drop_pod(self, pod: Pod) -> None:
@@ -132,6 +175,12 @@ class Watching:
         except ValueError as exc:
             log.error("a node's inventory is unreadable, it takes no slices", node=name, why=str(exc))
             return NodeSpec(name, 0, 0, schedulable=False)
+
+
+def _is_cancelled() -> bool:
+    """True if who runs is to end, and not only what it waited for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _load(node: Node) -> dict[str, float]:

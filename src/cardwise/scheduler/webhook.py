@@ -22,10 +22,8 @@ from cardwise.files import seen
 
 JSON_PATCH = "JSONPatch"
 Patch = list[dict[str, Any]]
-_ALLOC_ENV = {
-    "name": wire.ENV_ALLOC,
-    "valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{wire.ANNOTATION_ALLOC}']"}},
-}
+_ALLOC_PATH = f"metadata.annotations['{wire.ANNOTATION_ALLOC}']"
+_ALLOC_ENV = {"name": wire.ENV_ALLOC, "valueFrom": {"fieldRef": {"fieldPath": _ALLOC_PATH}}}
 
 
 def review(body: bytes) -> bytes:
@@ -82,7 +80,7 @@ def _forbidden(pod: Pod, raw: Mapping[str, Any], claim: Claim) -> list[str]:
             f"{wire.SCHEDULER_NAME}, or leave it out"
         )
     for told in _raw_containers(raw):
-        if any(each.get("name") == wire.ENV_ALLOC for each in told.get("env") or ()):
+        if any(each.get("name") == wire.ENV_ALLOC and not _is_ours(each) for each in told.get("env") or ()):
             faults.append(f"container {told.get('name')}: env {wire.ENV_ALLOC} is set by cardwise; remove it")
     return faults
 
@@ -93,6 +91,12 @@ def _card_memory_faults(container: Container) -> Iterable[str]:
     for name in (wire.USER_MEMORY, wire.HAMI_MEMORY):
         if str(asked.get(name, "")) == "0":
             yield f"container {container.name}: {name}: '0' is no slice; write 4096 (MiB), 4096Mi, 4Gi or 4G"
+
+
+def _is_ours(env: Mapping[str, Any]) -> bool:
+    """True for the variable as we write it, with what the API server adds: the pod was admitted before."""
+    path = ((env.get("valueFrom") or {}).get("fieldRef") or {}).get("fieldPath")
+    return path == _ALLOC_PATH and not env.get("value")
 
 
 def _raw_containers(raw: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -113,10 +117,10 @@ def _container_patch(path: str, container: Mapping[str, Any]) -> Patch:
             name: amount for name, amount in (resources.get(part) or {}).items() if name not in wire.READ_RESOURCES
         }
         resources[part] = {**others, **own}
-    env = [*(container.get("env") or ()), _ALLOC_ENV]
+    env = [each for each in container.get("env") or () if each.get("name") != wire.ENV_ALLOC]
     return [
         {"op": "add", "path": f"{path}/resources", "value": resources},
-        {"op": "add", "path": f"{path}/env", "value": env},
+        {"op": "add", "path": f"{path}/env", "value": [*env, _ALLOC_ENV]},
     ]
 
 

@@ -16,7 +16,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from cardwise.adapters.kube.port import All, Gone, Lost, Put
+from cardwise.adapters.kube.port import All, Gone, Listing, Lost, Put
 from cardwise.adapters.kube_objects import Node, Pod
 from cardwise.errors import ClusterError, ExpiredError
 
@@ -76,12 +76,13 @@ class _Status(msgspec.Struct):
 
 async def follow(
     api: Transport, resource: Resource[_ObjectT]
-) -> AsyncIterator[All[_ObjectT] | Put[_ObjectT] | Gone[_ObjectT] | Lost]:
+) -> AsyncIterator[All[_ObjectT] | Put[_ObjectT] | Gone[_ObjectT] | Listing | Lost]:
     """Events of one resource. Ends only when it is cancelled."""
     version, failures = "", 0
     while True:
         try:
             if not version:
+                yield Listing()
                 objects, version = await list_all(api, resource)
                 yield All(objects)
             async for change in _watch(api, resource, version):
@@ -90,7 +91,8 @@ async def follow(
                     yield change.event
             await asyncio.sleep(BACKOFF_FIRST_S)
         except ExpiredError:
-            version = ""
+            version, failures = "", failures + 1
+            await asyncio.sleep(backoff_s(failures))
         except ClusterError as exc:
             failures += 1
             yield Lost(str(exc))
@@ -108,7 +110,12 @@ async def list_all(api: Transport, resource: Resource[_ObjectT]) -> tuple[tuple[
     objects: list[_ObjectT] = []
     params = {"limit": str(PAGE), **_selector(resource)}
     while True:
-        page = decoder.decode(await api.request("GET", resource.path, params=params, timeout_s=LIST_TIMEOUT_S))
+        answer = await api.request("GET", resource.path, params=params, timeout_s=LIST_TIMEOUT_S)
+        try:
+            page = decoder.decode(answer)
+        except msgspec.DecodeError as exc:
+            what = f"{resource.kind.__name__}List"
+            raise ClusterError(f"the API server's answer is not a {what}: {exc}", retry=True) from exc
         objects += page.items
         if not page.metadata.next:
             return tuple(objects), page.metadata.resource_version

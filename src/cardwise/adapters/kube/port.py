@@ -37,14 +37,19 @@ class Gone(Generic[_ObjectT]):
 
 
 @dataclass(frozen=True, slots=True)
+class Listing:
+    """A list begins: what happens from here on may not be in its :class:`All`, only in what comes after it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Lost:
     """The stream broke: what is known may be old until the next event. ``why``: for the log."""
 
     why: str
 
 
-PodEvent: TypeAlias = All[Pod] | Put[Pod] | Gone[Pod] | Lost
-NodeEvent: TypeAlias = All[Node] | Put[Node] | Gone[Node] | Lost
+PodEvent: TypeAlias = All[Pod] | Put[Pod] | Gone[Pod] | Listing | Lost
+NodeEvent: TypeAlias = All[Node] | Put[Node] | Gone[Node] | Listing | Lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +79,10 @@ class ClusterPort(Protocol):
     """A cluster, as programs see it."""
 
     def follow_pods(self) -> AsyncIterator[PodEvent]:
-        """Pods that have not ended, for ever: first :class:`All`, then what changes, :class:`All` again if need be."""
+        """Pods that have not ended, for ever: first :class:`All`, then what changes, :class:`All` again if need be.
+
+        A list that takes a while is announced by :class:`Listing`.
+        """
         ...
 
     def follow_nodes(self) -> AsyncIterator[NodeEvent]:

@@ -83,12 +83,12 @@ def accepted_modes(shape: Shape) -> frozenset[Isolation]:
 
 
 def memory_asked_mib(cluster: Cluster, shape: Shape, rows: Rows = ALL) -> IntArray:
-    """MiB that one card of ``shape`` would take on each place, int64 [R, C]."""
+    """MiB that one card of ``shape`` would take on each place, int64 [R, C]; a slice takes 1 at least."""
     total = cluster.memory_total_mib[rows]
     if shape.whole:
         return total
     if shape.memory_milli:
-        return total * shape.memory_milli // MILLI_PER_CARD
+        return np.maximum(total * shape.memory_milli // MILLI_PER_CARD, 1)
     return np.full_like(total, shape.memory_mib)
 
 

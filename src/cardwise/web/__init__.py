@@ -1,0 +1,1 @@
+"""Pages in a browser: doors only, like the command line. What they show is made by the programs."""

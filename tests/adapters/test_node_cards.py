@@ -1,0 +1,126 @@
+"""What an agent tells of its node: read back without loss, or refused with what is wrong."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import hypothesis.strategies as st
+import msgspec
+import pytest
+from hypothesis import given
+
+from cardwise.adapters.kube_objects import Node
+from cardwise.adapters.node_cards import decode_cards, encode_cards, encode_load, node_load, node_spec
+from cardwise.core.inventory import CardSpec
+from cardwise.core.request import Isolation
+from tests.adapters.kubectl_builders import node as raw_node
+from tests.builders import card
+
+MODELS = st.sampled_from(["A10", "A100-SXM4-80GB", "T4", "H200"])
+
+
+@st.composite
+def nodes_cards(draw):
+    uuids = draw(st.lists(st.text(min_size=1, max_size=40), max_size=8, unique=True))
+    linked = draw(st.booleans())
+    links = st.lists(st.integers(0, 4), min_size=len(uuids), max_size=len(uuids)).map(tuple)
+    return tuple(
+        CardSpec(
+            uuid,
+            draw(MODELS),
+            draw(st.integers(1, 2**20)),
+            draw(st.sampled_from(Isolation)),
+            draw(st.booleans()),
+            draw(links) if linked else (),
+        )
+        for uuid in uuids
+    )
+
+
+def node(annotations=None, **more):
+    return msgspec.convert(raw_node("n0", annotations=annotations, **more), Node)
+
+
+def told(*cards):
+    return json.dumps([{"uuid": f"U{i}", "model": "A10", "mib": 24576, **each} for i, each in enumerate(cards)])
+
+
+@given(nodes_cards())
+def test_cards_are_read_back_without_loss(cards):
+    assert decode_cards(encode_cards(cards)) == cards
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[{}]", "null", "[1]", '[{"uuid": "U", "model": "A10", "mib": "24576"}]'])
+def test_text_that_is_no_inventory_is_refused(text):
+    with pytest.raises(ValueError, match=r"^cardwise\.dev/cards is not readable: "):
+        decode_cards(text)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"uuid": ""}, {"mib": 0}, {"mib": -5}, {"mib": 2**20 + 1}, {"mode": "telepathy"}],
+    ids=["no uuid", "no memory", "negative", "bytes for MiB", "unknown mode"],
+)
+def test_a_card_that_cannot_be_is_refused_and_shown(wrong):
+    ((key, value),) = wrong.items()
+    with pytest.raises(ValueError, match=rf"^cardwise\.dev/cards: impossible card .*{key}={re.escape(repr(value))}"):
+        decode_cards(told(wrong))
+
+
+def test_a_card_that_is_named_twice_is_refused():
+    with pytest.raises(ValueError, match="names a card twice"):
+        decode_cards(told({}, {"uuid": "U0"}))
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_card_links_to_every_card_of_its_node_or_to_none(count):
+    with pytest.raises(ValueError, match=f"card U0 has {count} links, not 2"):
+        decode_cards(told({"links": [0] * count}, {}))
+
+
+def test_a_card_model_becomes_an_exact_token():
+    assert decode_cards(told({"model": "NVIDIA Tesla T4"}))[0].model == "T4"
+
+
+def test_a_node_offers_what_is_allocatable_rounded_down():
+    spec = node_spec(node({"cardwise.dev/cards": encode_cards([card("U0")])}))
+    assert (spec.cpu_milli, spec.memory_mib, spec.cards) == (64000, 263856652 // 1024, (card("U0"),))
+
+
+def test_a_node_whose_agent_tells_nothing_has_no_cards_whatever_another_plugin_counts():
+    """Case C14."""
+    assert node_spec(node()).cards == ()
+
+
+def test_a_cordoned_node_takes_nothing():
+    assert not node_spec(node(unschedulable=True)).schedulable
+
+
+@pytest.mark.parametrize("label", ["topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"])
+def test_a_nodes_zone_is_its_failure_domain(label):
+    assert node_spec(node(labels={label: "z1"})).domain == "z1"
+
+
+def test_weights_on_disk_are_a_list_with_commas():
+    assert node_spec(node({"cardwise.dev/cached-models": "a,b,"})).cached_models == {"a", "b"}
+
+
+def test_an_unreadable_inventory_names_the_node():
+    with pytest.raises(ValueError, match=r"^node n0: cardwise\.dev/cards is not readable"):
+        node_spec(node({"cardwise.dev/cards": "[["}))
+
+
+@given(st.dictionaries(st.text(max_size=40), st.integers(0, 100).map(lambda pct: pct / 100), max_size=8))
+def test_load_is_read_back_to_the_percent(used_share):
+    assert node_load(node({"cardwise.dev/load": encode_load(used_share)})) == used_share
+
+
+def test_a_node_that_tells_no_load_has_none():
+    assert node_load(node()) == {}
+
+
+@pytest.mark.parametrize("text", ["[]", '{"U0": "much"}', '{"U0": 1e999}', "{"])
+def test_an_unreadable_load_names_the_node(text):
+    with pytest.raises(ValueError, match=r"^node n0: cardwise\.dev/load is not readable"):
+        node_load(node({"cardwise.dev/load": text}))

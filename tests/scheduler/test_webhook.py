@@ -1,0 +1,268 @@
+"""Admission: users' names become cardwise's own, or the pod is denied with what to write instead."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+import msgspec
+import pytest
+
+from cardwise.adapters import wire
+from cardwise.adapters.claims import claim_of
+from cardwise.adapters.kube_objects import Pod
+from cardwise.errors import UserError
+from cardwise.scheduler.webhook import admit, review
+from tests.scheduler.fake_cluster import patch_applied
+
+SLICE = {wire.GPU: "1", wire.USER_MEMORY: "4096", wire.USER_CORES: "20"}
+OWN = {wire.OWN_COUNT: "1", wire.OWN_MEMORY: "4096", wire.OWN_CORES: "20"}
+ALLOC_PATH = "metadata.annotations['cardwise.dev/alloc']"
+
+
+def raw(limits=None, *, containers=None, inits=(), metadata=None, **spec):
+    containers = [container("app", SLICE if limits is None else limits)] if containers is None else containers
+    spec = {"containers": containers, "initContainers": list(inits), "schedulerName": "default-scheduler", **spec}
+    return {"metadata": {"name": "p", "namespace": "ns", **(metadata or {})}, "spec": spec}
+
+
+def container(name, limits=None, **more):
+    resources = {} if limits is None else {"resources": {"limits": limits}}
+    return {"name": name, "image": "none", **resources, **more}
+
+
+def admitted(pod):
+    return patch_applied(pod, admit(msgspec.convert(pod, Pod), pod))
+
+
+def denied(pod):
+    with pytest.raises(UserError) as caught:
+        admit(msgspec.convert(pod, Pod), pod)
+    return str(caught.value)
+
+
+def resources(pod, i=0, kind="containers"):
+    return pod["spec"][kind][i]["resources"]
+
+
+def shapes(pod):
+    return [ask.shape for ask in claim_of(msgspec.convert(pod, Pod)).asks]
+
+
+# ---------------------------------------------------------------- what is written
+
+
+FAMILIES = pytest.mark.parametrize(
+    ("limits", "own"),
+    [
+        (SLICE, OWN),
+        (
+            {wire.GPU: "1", wire.HAMI_MEMORY: "3000", wire.HAMI_CORES: "30"},
+            {"": "1", "-memory": "3000", "-cores": "30"},
+        ),
+        ({wire.GPU: "2", wire.HAMI_MEMORY_PCT: "50"}, {"": "2", "-memory-percentage": "100"}),
+        ({wire.GPU: "1", wire.HAMI_CORES: "30"}, {"": "1", "-memory-percentage": "100", "-cores": "30"}),
+        ({wire.GPU: "2", wire.USER_MEMORY: "1024"}, {"": "2", "-memory": "2048"}),
+        ({wire.GPU: "2"}, {"": "2", "-cores": "200"}),
+        ({wire.GPU_SHARED: "1", wire.USER_MEMORY: "4Gi"}, {"": "1", "-memory": "4096"}),
+        (OWN, OWN),
+        ({wire.OWN_COUNT: "3", wire.OWN_MEMORY: "1000"}, {"": "3", "-memory": "1002"}),
+    ],
+    ids=[
+        "nvidia",
+        "hami",
+        "hami percent",
+        "hami compute alone",
+        "two cards (case C44)",
+        "whole cards",
+        "shared",
+        "own",
+        "own that do not divide",
+    ],
+)
+
+
+@FAMILIES
+def test_every_family_of_names_becomes_our_own_totals(limits, own):
+    expected = {name if "/" in name else f"cardwise.dev/gpu{name}": amount for name, amount in own.items()}
+    made = resources(admitted(raw(limits)))
+    assert made["limits"] == made["requests"] == expected
+
+
+@FAMILIES
+def test_what_was_admitted_asks_for_the_same_in_our_names(limits, own):
+    assert shapes(admitted(raw(limits))) == shapes(raw(limits))
+
+
+@FAMILIES
+def test_a_pod_that_was_admitted_is_admitted_again_without_a_change(limits, own):
+    once = admitted(raw(limits))
+    assert admitted(once) == once
+
+
+def test_our_variable_is_known_again_with_what_the_api_server_adds_to_it():
+    once = admitted(raw())
+    once["spec"]["containers"][0]["env"][0]["valueFrom"]["fieldRef"]["apiVersion"] = "v1"
+    assert resources(admitted(once))["limits"] == OWN
+
+
+def test_other_resources_stay():
+    pod = raw(containers=[container("app", {"cpu": "2", **SLICE}, resources=None)])
+    pod["spec"]["containers"][0]["resources"] = {"limits": {"cpu": "2", **SLICE}, "requests": {"cpu": "1"}}
+    made = resources(admitted(pod))
+    assert (made["limits"], made["requests"]) == ({"cpu": "2", **OWN}, {"cpu": "1", **OWN})
+
+
+def test_the_container_sees_its_allocation_after_its_own_variables():
+    pod = raw(containers=[container("app", SLICE, env=[{"name": "MINE", "value": "1"}])])
+    assert admitted(pod)["spec"]["containers"][0]["env"] == [
+        {"name": "MINE", "value": "1"},
+        {"name": "CARDWISE_ALLOC", "valueFrom": {"fieldRef": {"fieldPath": ALLOC_PATH}}},
+    ]
+
+
+@pytest.mark.parametrize("name", ["", "default-scheduler", "cardwise"])
+def test_a_pod_with_an_ask_is_scheduled_by_cardwise(name):
+    assert admitted(raw(schedulerName=name))["spec"]["schedulerName"] == "cardwise"
+
+
+def test_init_containers_and_all_containers_are_translated_each_in_its_place():
+    """Case C4."""
+    two = {wire.GPU: "2", wire.USER_MEMORY: "1024"}
+    pod = raw(
+        containers=[container("cpu", {"cpu": "1"}), container("a", SLICE), container("b", two)],
+        inits=[container("init", two), container("side", SLICE, restartPolicy="Always")],
+    )
+    made = admitted(pod)
+    assert resources(made, 0) == {"limits": {"cpu": "1"}}
+    assert "env" not in made["spec"]["containers"][0]
+    assert resources(made, 1)["limits"] == OWN
+    assert resources(made, 2)["limits"] == {wire.OWN_COUNT: "2", wire.OWN_MEMORY: "2048"}
+    assert resources(made, 0, "initContainers")["limits"] == {wire.OWN_COUNT: "2", wire.OWN_MEMORY: "2048"}
+    assert resources(made, 1, "initContainers")["limits"] == OWN
+
+
+def test_a_pod_without_an_ask_is_left_as_it_is():
+    pod = raw({"cpu": "1"}, nodeName="n0", schedulerName="other")
+    assert admit(msgspec.convert(pod, Pod), pod) == []
+
+
+@pytest.mark.parametrize("kind", ["containers", "initContainers"])
+def test_lists_that_are_null_are_empty(kind):
+    pod = raw()
+    pod["spec"]["initContainers"] = []
+    typed = msgspec.convert(pod, Pod)
+    pod["spec"][kind] = None if kind == "initContainers" else pod["spec"][kind]
+    assert admit(typed, pod)
+
+
+# ---------------------------------------------------------------- what is denied
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        {"name": "CARDWISE_ALLOC", "value": "{}"},
+        {"name": "CARDWISE_ALLOC"},
+        {"name": "CARDWISE_ALLOC", "valueFrom": {"fieldRef": {"fieldPath": "metadata.annotations['mine']"}}},
+        {"name": "CARDWISE_ALLOC", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
+    ],
+    ids=["a value", "empty", "another annotation", "a secret"],
+)
+@pytest.mark.parametrize("kind", ["containers", "initContainers"])
+def test_an_allocation_that_the_user_made_up_is_denied(env, kind):
+    pod = raw()
+    pod["spec"][kind] = [*pod["spec"][kind], container("liar", env=[env])]
+    assert denied(pod) == "container liar: env CARDWISE_ALLOC is set by cardwise; remove it"
+
+
+def test_an_allocation_annotation_is_denied_even_without_an_ask():
+    pod = raw({"cpu": "1"}, metadata={"annotations": {wire.ANNOTATION_ALLOC: ""}})
+    assert denied(pod) == "annotation cardwise.dev/alloc: is written by the scheduler alone; remove it"
+
+
+def test_a_pod_that_chose_its_node_is_denied():
+    assert denied(raw(nodeName="n0")) == (
+        "spec.nodeName: a pod that asks for cards is bound by cardwise; use spec.nodeSelector instead"
+    )
+
+
+def test_a_pod_that_chose_another_scheduler_is_denied():
+    assert denied(raw(schedulerName="volcano")) == (
+        "spec.schedulerName: 'volcano' knows nothing of card slices; write cardwise, or leave it out"
+    )
+
+
+@pytest.mark.parametrize("name", [wire.USER_MEMORY, wire.HAMI_MEMORY])
+def test_a_slice_of_nothing_is_denied_not_read_as_a_whole_card(name):
+    """Case C22."""
+    assert f"{name}: '0' is no slice" in denied(raw({wire.GPU: "1", name: "0"}))
+
+
+def test_all_faults_are_told_together_and_each_once():
+    pod = raw(
+        {wire.GPU: "1", "nvidia.com/gpu.memroy": "1", wire.USER_MEMORY: "4.5"},
+        containers=None,
+        metadata={"annotations": {wire.USER_MEMORY: "4096", "cardwise.dev/class": "fast"}},
+    )
+    pod["spec"]["containers"].append(container("ok", SLICE))
+    pod["spec"]["nodeName"] = "n0"
+    told = denied(pod).split("; ")
+    for part in ("write nvidia.com/gpu.memory", "'fast' is none of", "is a resource", "'4.5'", "spec.nodeName"):
+        assert sum(part in each for each in told) == 1
+
+
+def test_cpu_that_cannot_be_is_denied_like_any_other_fault():
+    assert denied(raw({**SLICE, "cpu": "1"}, overhead={"cpu": "-1"})).startswith("cpu: '-1' is not a quantity")
+
+
+# ---------------------------------------------------------------- the message
+
+
+def reviewed(pod, uid="u-1"):
+    body = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {"uid": uid, "object": pod}}
+    return json.loads(review(json.dumps(body).encode()))
+
+
+def test_a_review_is_answered_with_its_uid_and_a_patch():
+    answer = reviewed(raw())
+    assert (answer["apiVersion"], answer["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
+    response = answer["response"]
+    assert (response["uid"], response["allowed"], response["patchType"]) == ("u-1", True, "JSONPatch")
+    patch = json.loads(base64.b64decode(response["patch"]))
+    assert patch_applied(raw(), patch) == admitted(raw())
+
+
+def test_a_pod_without_an_ask_is_allowed_without_a_patch():
+    assert reviewed(raw({"cpu": "1"}))["response"] == {"uid": "u-1", "allowed": True}
+
+
+def test_a_denial_says_who_denies_and_why():
+    response = reviewed(raw(nodeName="n0"))["response"]
+    assert (response["allowed"], response["status"]["code"]) == (False, 400)
+    assert response["status"]["message"].startswith("cardwise: spec.nodeName: ")
+    assert "patch" not in response
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"hello",
+        b'"\xff"',
+        b"null",
+        b"[]",
+        b"{}",
+        b'{"request": null}',
+        b'{"request": []}',
+        b'{"request": {}}',
+        b'{"request": {"object": null}}',
+        b'{"request": {"object": {}}}',
+        b'{"request": {"object": {"metadata": {}, "spec": null}}}',
+        b'{"request": {"object": {"metadata": {}, "spec": {"containers": {}}}}}',
+        b'{"request": {"object": {"metadata": {"annotations": {"a": 1}}}}}',
+    ],
+)
+def test_what_is_no_review_of_a_pod_is_refused(body):
+    with pytest.raises(UserError, match=r"^not an AdmissionReview of a pod: "):
+        review(body)
