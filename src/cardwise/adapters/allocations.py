@@ -8,15 +8,12 @@ from __future__ import annotations
 import msgspec
 
 from cardwise.adapters import wire
-from cardwise.adapters.claims import MODES, read_claim
+from cardwise.adapters.claims import MODE_NAMES, NAMED_MODES, read_claim
 from cardwise.adapters.kube_objects import Pod
 from cardwise.core.allocation import Allocation, Share
 from cardwise.core.ledger import BoundPod
-from cardwise.core.request import Isolation
 
 VERSION = 1
-_NAMES = {mode: name for name, mode in MODES.items()} | {Isolation.ANY: "any"}
-_MODES = {name: mode for mode, name in _NAMES.items()}
 
 
 class _Share(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
@@ -39,7 +36,8 @@ def encode(allocation: Allocation) -> str:
     """The annotation's text."""
     containers = {
         container: [
-            _Share(share.uuid, share.memory_mib, share.compute_pct, _NAMES[share.mode], share.whole) for share in shares
+            _Share(share.uuid, share.memory_mib, share.compute_pct, MODE_NAMES[share.mode], share.whole)
+            for share in shares
         ]
         for container, shares in allocation.containers
     }
@@ -60,9 +58,9 @@ def decode(text: str) -> Allocation:
 
 
 def _share(told: _Share) -> Share:
-    if told.mode not in _MODES or told.mib < 0 or not 0 <= told.cores <= 100:
+    if told.mode not in NAMED_MODES or told.mib < 0 or not 0 <= told.cores <= 100:
         raise ValueError(f"{wire.ANNOTATION_ALLOC}: impossible share {told}")
-    return Share(told.uuid, told.mib, told.cores, told.whole, _MODES[told.mode])
+    return Share(told.uuid, told.mib, told.cores, told.whole, NAMED_MODES[told.mode])
 
 
 def bound_pod(pod: Pod) -> BoundPod:

@@ -25,6 +25,9 @@ from cardwise.units import MILLI_PER_PCT
 
 MODES = {mode.name.lower().replace("_", "-"): mode for mode in Isolation if mode is not Isolation.ANY}
 """Isolation modes as users write them."""
+MODE_NAMES = {mode: name for name, mode in MODES.items()} | {Isolation.ANY: "any"}
+NAMED_MODES = {name: mode for mode, name in MODE_NAMES.items()}
+"""Isolation modes as cardwise writes them, both ways: also of a card that has none yet."""
 _ValueT = TypeVar("_ValueT")
 _BOOLEANS = {"true": True, "false": False}
 _LATENCIES = {each.value: each for each in LatencyClass}

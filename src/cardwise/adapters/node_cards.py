@@ -10,14 +10,10 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from cardwise.adapters import wire
-from cardwise.adapters.claims import MODES
+from cardwise.adapters.claims import MODE_NAMES, NAMED_MODES
 from cardwise.adapters.kube_objects import Node
 from cardwise.adapters.quantity import MAX_CARD_MIB, parse_mib, parse_milli
 from cardwise.core.inventory import CardSpec, NodeSpec
-from cardwise.core.request import Isolation
-
-_NAMES = {mode: name for name, mode in MODES.items()} | {Isolation.ANY: "any"}
-_MODES = {name: mode for mode, name in _NAMES.items()}
 
 
 class _Card(msgspec.Struct, omit_defaults=True):
@@ -32,7 +28,7 @@ class _Card(msgspec.Struct, omit_defaults=True):
 def encode_cards(cards: Sequence[CardSpec]) -> str:
     """The inventory annotation's text."""
     told = [
-        _Card(card.uuid, card.model, card.memory_mib, _NAMES[card.isolation], card.healthy, list(card.links))
+        _Card(card.uuid, card.model, card.memory_mib, MODE_NAMES[card.isolation], card.healthy, list(card.links))
         for card in cards
     ]
     return msgspec.json.encode(told).decode()
@@ -45,14 +41,14 @@ def decode_cards(text: str) -> tuple[CardSpec, ...]:
     except msgspec.DecodeError as exc:
         raise ValueError(f"{wire.ANNOTATION_CARDS} is not readable: {exc}") from exc
     for card in told:
-        if not card.uuid or card.mode not in _MODES or not 0 < card.mib <= MAX_CARD_MIB:
+        if not card.uuid or card.mode not in NAMED_MODES or not 0 < card.mib <= MAX_CARD_MIB:
             raise ValueError(f"{wire.ANNOTATION_CARDS}: impossible card {card}")
         if card.links and len(card.links) != len(told):
             raise ValueError(f"{wire.ANNOTATION_CARDS}: card {card.uuid} has {len(card.links)} links, not {len(told)}")
     if len({card.uuid for card in told}) < len(told):
         raise ValueError(f"{wire.ANNOTATION_CARDS}: names a card twice")
     return tuple(
-        CardSpec(c.uuid, wire.model_token(c.model), c.mib, _MODES[c.mode], c.healthy, tuple(c.links)) for c in told
+        CardSpec(c.uuid, wire.model_token(c.model), c.mib, NAMED_MODES[c.mode], c.healthy, tuple(c.links)) for c in told
     )
 
 

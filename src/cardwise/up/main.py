@@ -147,8 +147,8 @@ def log_errors_only() -> None:
 
 
 def _console() -> Console:
-    console = Console()
-    return console if console.is_terminal else Console(width=max(console.width, NARROWEST))
+    console = Console(markup=False, emoji=False)  # names of pods are text, whatever is in them
+    return console if console.is_terminal else Console(width=max(console.width, NARROWEST), markup=False, emoji=False)
 
 
 def _now() -> datetime:
