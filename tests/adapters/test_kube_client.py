@@ -273,6 +273,14 @@ async def test_a_list_that_is_no_list_is_told_and_tried_again(client, api):
     assert told[0].why.startswith("the API server's answer is not a PodList")
 
 
+async def test_annotations_that_nobody_reads_are_not_kept(client, api):
+    told = pod("a")
+    told["metadata"]["annotations"] = {"example.com/whole-manifest": "x", "cardwise.dev/mix": "true"}
+    api.pages["/api/v1/pods"] = [[told]]
+    (seen,) = await client.list_pods()
+    assert seen.metadata.annotations == {"cardwise.dev/mix": "true"}
+
+
 async def test_what_is_there_now_can_be_asked_for_once(client, api):
     api.pages["/api/v1/pods"] = [[pod("a")], [pod("b")]]
     assert [each.name for each in await client.list_pods()] == ["ns/a", "ns/b"]

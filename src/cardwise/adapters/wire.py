@@ -70,6 +70,9 @@ ENV_ALLOC = "CARDWISE_ALLOC"
 SCHEDULER_NAME = "cardwise"
 DEFAULT_SCHEDULER = "default-scheduler"
 
+ANNOTATION_DOMAINS = frozenset({"cardwise.dev", "nvidia.com", "hami.io"})
+"""Of annotations that are read."""
+
 _SHARED_SUFFIX = "-SHARED"
 _BRANDS = ("NVIDIA-", "TESLA-")
 

@@ -16,6 +16,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
+from cardwise.adapters import wire
 from cardwise.adapters.kube.port import All, Gone, Listing, Lost, Put
 from cardwise.adapters.kube_objects import Node, Pod
 from cardwise.errors import ClusterError, ExpiredError
@@ -116,10 +117,18 @@ async def list_all(api: Transport, resource: Resource[_ObjectT]) -> tuple[tuple[
         except msgspec.DecodeError as exc:
             what = f"{resource.kind.__name__}List"
             raise ClusterError(f"the API server's answer is not a {what}: {exc}", retry=True) from exc
-        objects += page.items
+        objects += map(_slim, page.items)
         if not page.metadata.next:
             return tuple(objects), page.metadata.resource_version
         params["continue"] = page.metadata.next
+
+
+def _slim(found: _ObjectT) -> _ObjectT:
+    """Without annotations that nobody reads: some tools keep the whole manifest in one, and a list holds them all."""
+    told = found.metadata.annotations
+    kept = {name: text for name, text in told.items() if name.partition("/")[0] in wire.ANNOTATION_DOMAINS}
+    msgspec.structs.force_setattr(found.metadata, "annotations", kept)
+    return found
 
 
 def _list_type(kind: type[_ObjectT]) -> Any:  # noqa: ANN401 - made at run time
