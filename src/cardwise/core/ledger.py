@@ -58,7 +58,7 @@ class Ledger:
     """The books. Not safe for threads: one loop owns it.
 
     mix: what the policies expect to come.
-    epoch: the leader's number, written into each allocation. generation: counts the clusters it went through.
+    epoch: the leader's number, written into each allocation.
     freed: names of nodes on which capacity came free since someone last took the set.
     fresh: UIDs of pods that were held or confirmed since the last list of pods began: it may not have them.
     """
@@ -73,7 +73,6 @@ class Ledger:
     fresh: set[str] = field(default_factory=set)
     epoch: int = 0
     seq: int = 0
-    generation: int = 0
     outdated: bool = False
     cluster: Cluster = field(default_factory=lambda: Cluster.build(()))
     policies: Mapping[LatencyClass, Policy] = field(default_factory=dict)
@@ -246,7 +245,6 @@ class Ledger:
         """Build the cluster anew from nodes, pods and holds."""
         nodes, doubled = _told_once(sorted(self.nodes.values(), key=lambda node: node.name))
         self.cluster = Cluster.build(nodes)
-        self.generation += 1
         self.outdated = False
         self._parts, self._on_node, self.conflicts = {}, {}, {each.pod: each for each in doubled}
         for each in doubled:

@@ -103,8 +103,8 @@ class Extender:
             found = self._plain(claim, names, BEST)
         if len(found.ranked) == BEST:
             return found
-        plain = self._plain(claim, names, BEST)
-        last = [i for i in plain.ranked if i not in set(found.ranked)][: BEST - len(found.ranked)]
+        plain, ranked = self._plain(claim, names, BEST), set(found.ranked)
+        last = [i for i in plain.ranked if i not in ranked][: BEST - len(found.ranked)]
         dearest = found.costs[-1] + 1.0 if found.costs else 0.0
         return Offer(found.ranked + last, found.costs + [dearest] * len(last), plain.refused)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from cardwise.adapters import wire
 from cardwise.adapters.allocations import bound_pod
 from cardwise.adapters.claims import read_claim
 from cardwise.adapters.kube.port import All, ClusterPort, Gone, Listing, Lost, NodeEvent, PodEvent, Put
@@ -168,7 +169,7 @@ class Watching:
     def _spec(self, node: Node) -> NodeSpec:
         name = node.metadata.name
         self.inconsistent.discard(name)
-        if any(each.type == "CardwiseConsistent" and each.status == "False" for each in node.status.conditions):
+        if any(each.type == wire.CONDITION_CONSISTENT and each.status == "False" for each in node.status.conditions):
             self.inconsistent.add(name)
         try:
             return node_spec(node)
