@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test lint fmt bench docs e2e verify lock clean
+.PHONY: help install run test lint fmt bench docs e2e verify lock stubs clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,7 +46,7 @@ bench: install ## performance, as ratios in one run; prints tables, asserts noth
 docs: install ## build the documentation into docs/_build
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going docs docs/_build
 
-e2e: install ## the docs' commands as a user types them; the scheduler on a real control plane (built once, needs Go)
+e2e: install ## the docs' commands as typed; the scheduler on a control plane built once with Go, or on KUBECONFIG's
 	$(BIN)/python -m tests.controlplane.binaries
 	$(BIN)/python -m pytest -n 0 tests/e2e tests/charts
 
@@ -55,6 +55,10 @@ verify: lint test e2e docs ## all that CI checks
 lock: ## renew requirements.lock from pyproject.toml (needs uv)
 	uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --all-extras \
 	  --group dev --group docs --output-file requirements.lock pyproject.toml
+
+stubs: install ## generate the kubelet's gRPC stubs anew from their .proto files
+	cd src && ../$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. --grpc_python_out=. \
+	  cardwise/adapters/kubelet/proto/*.proto
 
 clean: ## remove what can be made again
 	rm -rf $(VENV) docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis out

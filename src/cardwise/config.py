@@ -12,7 +12,6 @@ Refuses unknown policies, keys and weights, and values that are no number from 0
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
@@ -23,7 +22,7 @@ from cardwise.core.placement.mix import Mix
 from cardwise.core.placement.policies import POLICIES, Balanced, BalancedWeights, Dense, DenseWeights, make_policy
 from cardwise.core.placement.policy import Policy
 from cardwise.errors import InputError, UserError
-from cardwise.files import plain, read_text, seen
+from cardwise.files import plain, read_toml, seen
 
 WANT = "a policy file, as `cardwise tune` writes it"
 WEIGHED: dict[str, type[DenseWeights | BalancedWeights]] = {
@@ -76,7 +75,7 @@ def choose_policy(name_or_path: str) -> PolicyChoice:
 
 def read_policy_file(path: Path) -> PolicyChoice:
     """Read and check a policy file. Raises InputError that names the file and the key."""
-    content = _parsed(path)
+    content = read_toml(path, WANT)
     name = content.get("policy")
     if not isinstance(name, str) or name not in POLICIES:
         what = f"is {seen(name)}" if "policy" in content else "is missing"
@@ -89,15 +88,6 @@ def read_policy_file(path: Path) -> PolicyChoice:
         raise InputError(str(path), f"is {seen(weights)}; write a table: [weights]", field="weights")
     label = str(path) if path.stem in POLICIES else path.stem
     return PolicyChoice(name, plain(label), _checked(path, name, weights))
-
-
-def _parsed(path: Path) -> dict[str, object]:
-    try:
-        return tomllib.loads(read_text(path, WANT))
-    except RecursionError as error:
-        raise InputError(str(path), f"is nested too deep; give {WANT}") from error
-    except ValueError as error:  # a TOMLDecodeError, or an integer of more digits than Python reads
-        raise InputError(str(path), f"is not TOML: {error}; give {WANT}") from error
 
 
 def _meant(name: str, key: str) -> str:

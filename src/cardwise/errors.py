@@ -9,6 +9,7 @@
     │   ├── NotFoundError  the object is not there
     │   ├── ConflictError  the object is not as the caller believed
     │   └── ExpiredError   the point in history from which to watch is forgotten: list again
+    ├── DriverError    the NVIDIA driver of this node cannot be asked, or changed under us: says what to do
     ├── OutputError    stdout takes nothing: a full disk, a closed descriptor (exit 1)
     └── CardError      NVML, MPS or a limit that is not in force: names the card, fences it
 
@@ -58,6 +59,10 @@ class ConflictError(ClusterError):
 
 class ExpiredError(ClusterError):
     """The API server has forgotten the history that was asked for (410): list again."""
+
+
+class DriverError(CardwiseError):
+    """The NVIDIA driver of this node cannot be asked at all: absent, not loaded, or changed under a running agent."""
 
 
 class OutputError(CardwiseError):

@@ -10,8 +10,12 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
 
 from cardwise.errors import InputError, UserError
 
@@ -35,6 +39,7 @@ _KINDS = {
 }
 _STREAMS = frozenset({stat.S_IFCHR, stat.S_IFIFO})
 _STDOUT = 1
+_ValueT = TypeVar("_ValueT")
 
 
 def read_text(path: Path, want: str) -> str:
@@ -57,6 +62,33 @@ def read_text(path: Path, want: str) -> str:
     if not text.strip():
         raise InputError(str(path), f"is empty; give {want}")
     return text
+
+
+def read_toml(path: Path, want: str) -> dict[str, Any]:
+    """The content of a TOML file. Raises InputError as :func:`read_text`, and if it is not TOML."""
+    try:
+        return tomllib.loads(read_text(path, want))
+    except RecursionError as exc:
+        raise InputError(str(path), f"is nested too deep; give {want}") from exc
+    except ValueError as exc:  # a TOMLDecodeError, or an integer of more digits than Python reads
+        raise InputError(str(path), f"is not TOML: {exc}; give {want}") from exc
+
+
+def read_settings_file(path: Path, want: str, kind: type[_ValueT]) -> _ValueT:
+    """Settings of this type from a TOML file. Raises InputError that names the key."""
+    try:
+        return msgspec.convert(read_toml(path, want), kind)
+    except msgspec.ValidationError as error:
+        message, _, where = str(error).partition(" - at `$")
+        raise InputError(str(path), f"{message}; give {want}", field=where.strip("`.") or None) from error
+
+
+def decode_json(text: str | bytes, kind: type[_ValueT]) -> _ValueT:
+    """A value of this type from JSON. Raises msgspec.DecodeError whatever is wrong, also if it is nested too deep."""
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except RecursionError as exc:
+        raise msgspec.DecodeError("JSON is nested too deep") from exc
 
 
 def _read_bytes(path: Path, want: str) -> bytes:

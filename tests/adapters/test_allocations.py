@@ -56,6 +56,12 @@ def test_text_that_is_no_allocation_is_refused(text):
         decode(text)
 
 
+def test_an_allocation_of_lists_in_lists_is_refused():
+    deep = "[" * 1200 + "]" * 1200
+    with pytest.raises(ValueError, match=r"^cardwise\.dev/alloc is not readable: "):
+        decode(f'{{"x": {deep}, {encode(GOOD)[1:]}')
+
+
 def test_an_allocation_of_another_version_is_refused_with_both_versions():
     with pytest.raises(ValueError, match=r"^cardwise\.dev/alloc has version 2, this scheduler reads 1$"):
         decode(told(v=2))

@@ -115,6 +115,22 @@ def test_card_models_are_exact_tokens_however_they_are_spelt(key, text, models):
     assert ask.shape.models == models
 
 
+@pytest.mark.parametrize(
+    ("text", "models"), [("A100", {"A100"}), ("tesla-t4, NVIDIA A10", {"T4", "A10"}), (" , ", set())]
+)
+def test_hamis_annotation_names_models_that_will_not_do(text, models):
+    (ask,) = annotated("nvidia.com/nouse-gputype", text).asks
+    assert (ask.shape.unwanted_models, ask.shape.models) == (models, set())
+
+
+def test_models_that_will_and_will_not_do_must_leave_one():
+    notes = {"nvidia.com/use-gputype": "A100,A10", "nvidia.com/nouse-gputype": "A10"}
+    assert faults(annotations=notes) == []
+    assert faults(annotations={**notes, "nvidia.com/nouse-gputype": "A10,A100"}) == [
+        "annotation nvidia.com/nouse-gputype: leaves none of A10, A100; name other models"
+    ]
+
+
 def test_all_faults_of_a_pod_are_told_together():
     with pytest.raises(UserError) as caught:
         claim(

@@ -8,8 +8,11 @@ import json
 import re
 from dataclasses import dataclass, field
 
+import hypothesis.strategies as st
 import pytest
 from aiohttp import web
+from cardwise.adapters.kube.shallow import shallow
+from hypothesis import given
 
 from cardwise.adapters.kube import feed
 from cardwise.adapters.kube.client import connect
@@ -251,6 +254,57 @@ async def test_an_unreadable_event_breaks_the_watch_not_the_feed(client, api):
     assert told[1].why.startswith("GET /api/v1/pods: unreadable event: ")
 
 
+DEEP = "[" * 5000 + "]" * 5000
+
+
+def nested(item):
+    """The object's JSON with something in it that is nested deeper than decoders go."""
+    return json.dumps({**item, "more": "DEEP"}).replace('"DEEP"', DEEP)
+
+
+async def test_a_pod_that_nests_deep_hides_no_other_of_its_list_and_is_read_itself(client, api):
+    items = ",".join([nested(pod("a", node="n0")), json.dumps(pod("b"))])
+    text = f'{{"metadata": {{"resourceVersion": "10"}}, "items": [{items}]}}'
+    api.answer = web.Response(text=text, content_type="application/json")
+    (told,) = await events(client, 1)
+    assert [(each.metadata.name, each.spec.node_name) for each in told.objects] == [("a", "n0"), ("b", "")]
+
+
+async def test_a_pod_that_nests_deep_breaks_no_watch(client, api):
+    first = f'{{"type": "ADDED", "object": {nested(pod("a", "11"))}}}\n'.encode()
+    api.watches = [[first, change("ADDED", pod("b", "12"))]]
+    told = await events(client, 3)
+    assert [each.object.metadata.name for each in told[1:]] == ["a", "b"]
+
+
+async def test_a_pod_that_nests_deep_can_be_read_alone(client, api):
+    api.answer = web.Response(text=nested(pod("a")), content_type="application/json")
+    assert (await client.get_pod("ns", "a")).metadata.name == "a"
+
+
+@pytest.mark.parametrize("text", ['{"metadata": ' + "[" * 5000, DEEP], ids=["cut off", "no pod"])
+async def test_an_answer_that_nests_deep_and_is_no_pod_is_tried_again(client, api, text):
+    api.answer = web.Response(text=text, content_type="application/json")
+    with pytest.raises(ClusterError, match="the API server's answer is not a Pod") as caught:
+        await client.get_pod("ns", "a")
+    assert caught.value.retry
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text() | st.sampled_from(['"', "\\", "[", '"}', '\\"[']),
+    lambda each: st.lists(each, max_size=3) | st.dictionaries(st.text(max_size=3), each, max_size=3),
+)
+
+
+@given(JSON, st.booleans())
+def test_only_what_lies_too_deep_is_left_out(value, ascii_only):
+    text = json.dumps(value, ensure_ascii=ascii_only).encode()
+    assert json.loads(shallow(text)) == value
+    wrapped = b'{"deep": ' + b"[" * 64 + b"{" + b'"]": ' + text + b"}" + b"]" * 64 + b', "kept": ' + text + b"}"
+    assert json.loads(shallow(wrapped))["kept"] == value
+    assert b"{" not in shallow(wrapped).partition(b', "kept"')[0][1:]
+
+
 async def test_a_list_that_fails_is_told_and_tried_again(client, api):
     async def first_fails(request):
         api.answer = None
@@ -447,6 +501,8 @@ NO_CONTEXT = KUBECONFIG.format(server="http://x").replace("current-context: here
         ("", ""),
         ("[1, 2]", ""),
         ("{a: [", ""),
+        ("[" * 5000, "recursion"),
+        (f"a: {'9' * 5000}", "digits"),
         ("apiVersion: v1\nkind: Config\n", "clusters"),
         (NO_CONTEXT, "context"),
         (KUBECONFIG.format(server="http://x").replace("user: me}", "user: you}"), "you"),
@@ -459,6 +515,8 @@ NO_CONTEXT = KUBECONFIG.format(server="http://x").replace("current-context: here
         "empty",
         "a list",
         "no YAML",
+        "lists in lists",
+        "5000 digits",
         "no clusters",
         "no context",
         "unknown user",

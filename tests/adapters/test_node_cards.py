@@ -57,6 +57,13 @@ def test_text_that_is_no_inventory_is_refused(text):
         decode_cards(text)
 
 
+@pytest.mark.parametrize("closed", [False, True])
+def test_an_inventory_of_lists_in_lists_is_refused(closed):
+    deep = "[" * 1200 + "]" * 1200 * closed
+    with pytest.raises(ValueError, match=r"^node n0: cardwise\.dev/cards is not readable: "):
+        node_spec(node({"cardwise.dev/cards": f'[{{"uuid": "g0", "model": "A", "mib": 1, "x": {deep}'}))
+
+
 @pytest.mark.parametrize(
     "wrong",
     [{"uuid": ""}, {"mib": 0}, {"mib": -5}, {"mib": 2**20 + 1}, {"mode": "telepathy"}],
@@ -120,7 +127,11 @@ def test_a_node_that_tells_no_load_has_none():
     assert node_load(node()) == {}
 
 
-@pytest.mark.parametrize("text", ["[]", '{"U0": "much"}', '{"U0": 1e999}', "{"])
+@pytest.mark.parametrize(
+    "text",
+    ["[]", '{"U0": "much"}', '{"U0": 1e999}', "{", "[" * 1200],
+    ids=["a list", "a word", "beyond floats", "cut", "deep"],
+)
 def test_an_unreadable_load_names_the_node(text):
     with pytest.raises(ValueError, match=r"^node n0: cardwise\.dev/load is not readable"):
         node_load(node({"cardwise.dev/load": text}))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import base64
+import contextlib
+import functools
 import json
+import shlex
 import time
 
 import pytest
@@ -19,9 +22,9 @@ ALLOC, BOUND = "cardwise.dev/alloc", "cardwise.dev/bound"
 RECORD = '{"v":1}'
 
 
-def pod(name, limits=None, *, kind="containers", part="limits", annotations=None, labels=None):
+def pod(name, limits=None, *, kind="containers", part="limits", annotations=None, labels=None, beside=None, **spec):
     asking = {"name": "asks", "image": "none", "resources": {part: limits or {}}}
-    containers = {"containers": [{"name": "main", "image": "none"}]}
+    containers = {"containers": [{"name": "main", "image": "none", "resources": {"limits": beside or {}}}], **spec}
     containers[kind] = [*containers.get(kind, []), asking]
     metadata = {"name": name, "annotations": annotations or {}, "labels": labels or {}}
     return json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": containers})
@@ -74,8 +77,8 @@ def test_upgrades_keep_the_certificate(release):
     assert release.secret() == before
     assert new["metadata"]["generation"] == old["metadata"]["generation"], "pods would be replaced for nothing"
     configuration = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/cardwise"
-    (webhook,) = release.plane.api("GET", configuration)["webhooks"]
-    assert base64.b64decode(webhook["clientConfig"]["caBundle"]) == before["ca.crt"]
+    webhooks = release.plane.api("GET", configuration)["webhooks"]
+    assert {base64.b64decode(each["clientConfig"]["caBundle"]) for each in webhooks} == {before["ca.crt"]}
 
 
 def test_another_release_is_refused(release):
@@ -83,8 +86,10 @@ def test_another_release_is_refused(release):
         release.helm("install", "second", str(CHART), "--namespace", "default", *set_flags(IMAGE))
 
 
-def test_server_side_apply_takes_every_object(plane, release, render):
-    kept = yaml.safe_dump_all(each for each in render() if each["kind"] != "Secret")
+@pytest.mark.parametrize("whole_cards", ["labelled", "all", "none"])
+def test_server_side_apply_takes_every_object(plane, release, render, whole_cards):
+    made = render({"webhook.wholeCards": whole_cards})
+    kept = yaml.safe_dump_all(each for each in made if each["kind"] != "Secret")
     plane.kubectl("apply", "--server-side", "--dry-run=server", "--force-conflicts", "-f", "-", stdin=kept)
 
 
@@ -262,20 +267,73 @@ def test_a_kubelet_and_an_admin_change_the_rest_of_a_node(plane, space):
     assert node["metadata"]["annotations"]["cardwise.dev/cards"] == "1"
 
 
-# -------------------------------------------------------------------- the webhook is down (case C45)
+# -------------------------------------------------------------------- who is sent to the webhook, which is down (C45)
 
-ASKS = {
+WHOLE = {
+    "nvidia.com/gpu": pod("asks", {"nvidia.com/gpu": "1"}),
+    "nvidia.com/gpu.shared": pod("asks", {"nvidia.com/gpu.shared": "1"}),
+    "init container": pod("asks", {"nvidia.com/gpu": "8"}, kind="initContainers"),
+    "beside other devices": pod("asks", {"nvidia.com/gpu": "8", "nvidia.com/hostdev": "8"}),
+    "a scheduler of its own": pod("asks", {"nvidia.com/gpu": "1"}, schedulerName="volcano"),
+    "a node of its own": pod("asks", {"nvidia.com/gpu": "1"}, nodeName="gpu-1"),
+}
+SLICES = {
     "memory": pod("asks", {"nvidia.com/gpu.memory": "4096"}),
-    "whole card": pod("asks", {"nvidia.com/gpu": "1"}),
+    "memory of a counted card": pod("asks", {"nvidia.com/gpu": "1", "nvidia.com/gpu.memory": "4096"}),
+    "compute": pod("asks", {"nvidia.com/gpu.cuda-cores": "20"}),
+    "misspelt": pod("asks", {"nvidia.com/gpu": "1", "nvidia.com/gpu.memmory": "4096"}),
     "own name": pod("asks", {"cardwise.dev/gpu": "1"}),
-    "init container": pod("asks", {"nvidia.com/gpumem": "4096"}, kind="initContainers"),
+    "HAMi, init container": pod("asks", {"nvidia.com/gpumem": "4096"}, kind="initContainers"),
+    "HAMi, percent": pod("asks", {"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "50"}),
+    "HAMi, compute": pod("asks", {"nvidia.com/gpu": "1", "nvidia.com/gpucores": "50"}),
+    "beside a whole card": pod("asks", {"nvidia.com/gpu": "1"}, beside={"nvidia.com/gpumem": "4096"}),
+    "whole card, by cardwise": pod("asks", {"nvidia.com/gpu": "1"}, schedulerName="cardwise"),
     "annotation": pod("asks", annotations={"cardwise.dev/class": "best-effort"}),
     "annotation of NVIDIA": pod("asks", annotations={"nvidia.com/gpu.model": "a10"}),
 }
 
 
-@pytest.mark.parametrize("asks", ASKS.values(), ids=ASKS.keys())
-def test_a_pod_that_asks_for_cards_is_refused_naming_the_webhook(plane, space, asks):
+@pytest.fixture
+def labelled(plane, space):
+    """A namespace whose whole cards are to be cardwise's."""
+    plane.kubectl("label", "namespace", space, "cardwise.dev/whole-cards=true")
+    refused = functools.partial(plane.kubectl, "create", "-n", space, "--dry-run=server", "-f", "-")
+
+    def heard():  # the API server hears of the label a moment later
+        with contextlib.suppress(KubectlError):
+            return not refused(stdin=WHOLE["nvidia.com/gpu"])
+        return True
+
+    wait_for(heard)
+    return space
+
+
+@pytest.mark.parametrize("whole", WHOLE.values(), ids=WHOLE.keys())
+def test_a_pod_that_asks_for_whole_cards_is_created_as_if_we_were_not_there(plane, space, whole):
+    plane.kubectl("create", "-n", space, "-f", "-", stdin=whole)
+    made, told = read(plane, space, "asks")["spec"], json.loads(whole)["spec"]
+    assert made["schedulerName"] == told.get("schedulerName", "default-scheduler")
+    for kind in ("containers", "initContainers"):
+        for is_now, was in zip(made.get(kind, ()), told.get(kind, ()), strict=True):
+            assert is_now["resources"].get("limits", {}) == was["resources"]["limits"]
+            assert "env" not in is_now
+
+
+@pytest.mark.parametrize("whole", WHOLE.values(), ids=WHOLE.keys())
+def test_in_a_labelled_namespace_it_is_refused_naming_the_webhook(plane, labelled, whole):
+    with pytest.raises(KubectlError, match=r'failed calling webhook "whole-cards\.cardwise\.dev"'):
+        plane.kubectl("create", "-n", labelled, "-f", "-", stdin=whole)
+
+
+@pytest.mark.parametrize("value", ["false", "yes", ""])
+def test_another_value_of_the_label_adopts_nothing(plane, space, value):
+    plane.kubectl("label", "namespace", space, f"cardwise.dev/whole-cards={value}")
+    time.sleep(1)  # in which the API server hears of the label
+    plane.kubectl("create", "-n", space, "-f", "-", stdin=WHOLE["nvidia.com/gpu"])
+
+
+@pytest.mark.parametrize("asks", SLICES.values(), ids=SLICES.keys())
+def test_a_pod_that_asks_for_slices_is_refused_naming_the_webhook(plane, space, asks):
     with pytest.raises(KubectlError, match=r'failed calling webhook "admit\.cardwise\.dev"'):
         plane.kubectl("create", "-n", space, "-f", "-", stdin=asks)
 
@@ -283,13 +341,16 @@ def test_a_pod_that_asks_for_cards_is_refused_naming_the_webhook(plane, space, a
 @pytest.mark.parametrize("namespace", ["kube-system", NAMESPACE])
 def test_namespaces_we_stand_on_never_wait_for_the_webhook(plane, release, namespace):
     name = f"own-{time.monotonic_ns()}"
-    plane.kubectl("create", "-n", namespace, "-f", "-", stdin=pod(name, {"nvidia.com/gpu": "1"}))
+    plane.kubectl("create", "-n", namespace, "-f", "-", stdin=pod(name, {"nvidia.com/gpu.memory": "4096"}))
 
 
 PLAIN = {
     "nothing": pod("plain"),
     "CPU": pod("plain", {"cpu": "1", "memory": "1Gi"}),
     "other cards": pod("plain", {"amd.com/gpu": "1"}),
+    "MIG instance": pod("plain", {"nvidia.com/mig-1g.10gb": "1"}),
+    "other devices": pod("plain", {"nvidia.com/hostdev": "1"}),
+    "our scheduler": pod("plain", schedulerName="cardwise"),
     "init container": pod("plain", {"cpu": "1"}, kind="initContainers", part="requests"),
     "annotations": pod("plain", annotations={"example.test/cardwise.dev": "1", "nvidia.com/note": "1"}),
     "labels": pod("plain", labels={"cardwise.dev/team": "a", "nvidia.com/gpu": "1"}),
@@ -297,8 +358,40 @@ PLAIN = {
 
 
 @pytest.mark.parametrize("plain", PLAIN.values(), ids=PLAIN.keys())
-def test_a_pod_without_an_ask_is_created(plane, space, plain):
-    plane.kubectl("create", "-n", space, "-f", "-", stdin=plain)
+@pytest.mark.parametrize("where", ["space", "labelled"])
+def test_a_pod_without_an_ask_is_created(request, plane, plain, where):
+    plane.kubectl("create", "-n", request.getfixturevalue(where), "-f", "-", stdin=plain)
+
+
+# -------------------------------------------------------------------- what stays after an uninstall
+
+
+def shown(beginning):
+    """The command of the page that begins so."""
+    page = (CHART.parents[1] / "docs" / "howto" / "install.md").read_text()
+    (line,) = [each.strip() for each in page.splitlines() if each.strip().startswith(beginning)]
+    return shlex.split(line)[1:]
+
+
+def test_pods_that_wait_for_cardwise_are_found_as_the_page_says(plane, space):
+    plane.kubectl("create", "-n", space, "-f", "-", stdin=pod("waits", schedulerName="cardwise"))
+    plane.kubectl("create", "-n", space, "-f", "-", stdin=pod("other"))
+    found = plane.kubectl(*shown("kubectl get pods -A --field-selector"))
+    assert [line.split()[1] for line in found.splitlines() if line.startswith(space)] == ["waits"]
+
+
+def test_what_was_written_on_nodes_goes_as_the_page_says(plane, space):
+    plane.fake_node(space, annotations={"cardwise.dev/freed": "1.2", "example.test/kept": "1"})
+    told = [{"type": "CardwiseConsistent", "status": "True"}, {"type": "MemoryPressure", "status": "False"}]
+    plane.kubectl("patch", "node", space, "--subresource=status", "-p", json.dumps({"status": {"conditions": told}}))
+    for command in (shown("kubectl patch node NODE"), shown("kubectl annotate nodes --all")):
+        plane.kubectl(*(space if word == "NODE" else word for word in command))
+    node = plane.api("GET", f"/api/v1/nodes/{space}")
+    assert node["metadata"]["annotations"].keys() >= {"example.test/kept"}
+    assert "cardwise.dev/freed" not in node["metadata"]["annotations"]
+    types = {each["type"] for each in node["status"]["conditions"]}
+    assert "MemoryPressure" in types
+    assert "CardwiseConsistent" not in types
 
 
 # -------------------------------------------------------------------- rights

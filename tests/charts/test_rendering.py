@@ -11,7 +11,8 @@ import pytest
 import yaml
 
 from cardwise.adapters import wire
-from cardwise.scheduler.settings import Settings
+from cardwise.config import choose_policy, policy_file_text
+from cardwise.scheduler.settings import Settings, read_settings
 from tests.charts.conftest import IMAGE, NAMESPACE
 from tests.charts.helm import CHART, HelmError, helm, set_flags
 
@@ -38,6 +39,10 @@ def kube_scheduler_config(objects):
     return yaml.safe_load(named(objects, "ConfigMap", "cardwise-kube-scheduler")["data"]["config.yaml"])
 
 
+def webhooks(objects):
+    return {each["name"]: each for each in named(objects, "MutatingWebhookConfiguration", "cardwise")["webhooks"]}
+
+
 @pytest.mark.parametrize("values", [{}, {"tls.mode": "cert-manager"}], ids=["self-signed", "cert-manager"])
 def test_lint_finds_nothing(helm_home, values):
     helm("lint", "--strict", CHART, *set_flags({**IMAGE, **values}), home=helm_home)
@@ -50,7 +55,14 @@ def test_without_an_image_the_message_says_what_to_do(helm_home):
 
 @pytest.mark.parametrize(
     "values",
-    [{"nonsense": 1}, {"scheduler.replicas": 0}, {"tls.mode": "none"}, {"webhook.timeoutSeconds": 31}],
+    [
+        {"nonsense": 1},
+        {"scheduler.replicas": 0},
+        {"tls.mode": "none"},
+        {"webhook.timeoutSeconds": 31},
+        {"webhook.wholeCards": "some"},
+        {"scheduler.policyFiles": {"a/b": "x"}},
+    ],
     ids=str,
 )
 def test_values_that_mean_nothing_are_refused(render, values):
@@ -108,6 +120,51 @@ def test_the_scheduler_reads_its_settings(render):
     assert {settings.tls_cert_file, settings.tls_key_file} == {f"{folder}/tls.crt", f"{folder}/tls.key"}
 
 
+def test_a_policy_file_is_found_under_its_name(render, tmp_path):
+    ours = policy_file_text("dense", {"room": 9.0}, ["tuned on our own history"])
+    files, policy = {"ours": ours, "scheduler": ours}, {"best-effort": "ours", "latency-sensitive": "fgd"}
+    objects = render({"scheduler.policyFiles": files, "scheduler.policy": policy})
+    data = named(objects, "ConfigMap", "cardwise-scheduler")["data"]
+    (container,) = [each for _, _, each in containers(objects) if each["name"] == "scheduler"]
+    for mount in container["volumeMounts"]:  # as the kubelet would
+        if mount["name"] == "config":
+            (here := tmp_path / mount["mountPath"].removeprefix("/etc/cardwise/")).parent.mkdir(exist_ok=True)
+            here.write_text(data[mount["subPath"]].replace("/etc/cardwise/policies", f"{tmp_path}/policies"))
+    settings = read_settings(tmp_path / "scheduler.toml")
+    assert settings.policy["latency-sensitive"] == "fgd"
+    chosen = choose_policy(settings.policy["best-effort"])
+    assert (chosen.name, chosen.label, chosen.weights) == ("dense", "ours", {"room": 9.0})
+
+
+def test_a_changed_policy_file_replaces_the_pods(render):
+    stamps = set()
+    for weight in (1.0, 2.0):
+        objects = render({"scheduler.policyFiles": {"ours": policy_file_text("dense", {"room": weight})}})
+        made = named(objects, "Deployment", "cardwise-scheduler")["spec"]["template"]["metadata"]["annotations"]
+        stamps.add(made["checksum/config"])
+    assert len(stamps) == 2
+
+
+@pytest.mark.parametrize(
+    ("values", "selected"),
+    [
+        ({}, {"admit.cardwise.dev": None, "whole-cards.cardwise.dev": {"cardwise.dev/whole-cards": "true"}}),
+        ({"webhook.wholeCards": "all"}, {"admit.cardwise.dev": None, "whole-cards.cardwise.dev": None}),
+        ({"webhook.wholeCards": "none"}, {"admit.cardwise.dev": None}),
+    ],
+    ids=["by default", "all", "none"],
+)
+def test_pods_that_ask_for_whole_cards_only_are_sent_from_labelled_namespaces_unless_told_otherwise(
+    render, values, selected
+):
+    made = webhooks(render({**values, "webhook.excludedNamespaces": ["apart"]}))
+    assert {name: each["namespaceSelector"].get("matchLabels") for name, each in made.items()} == selected
+    for each in made.values():
+        (left_out,) = each["namespaceSelector"]["matchExpressions"]
+        assert left_out["values"] == ["kube-system", NAMESPACE, "apart"]
+        assert each["failurePolicy"] == "Fail"
+
+
 def test_kube_scheduler_asks_about_every_name_that_the_webhook_writes(render):
     (extender,) = kube_scheduler_config(render())["extenders"]
     managed = {each["name"]: each["ignoredByScheduler"] for each in extender["managedResources"]}
@@ -131,8 +188,7 @@ def test_the_parts_name_each_other_alike(render):
 def test_one_certificate_serves_all_who_need_it(render, tmp_path):
     objects = render()
     data = named(objects, "Secret", "cardwise-tls")["data"]
-    (webhook,) = named(objects, "MutatingWebhookConfiguration", "cardwise")["webhooks"]
-    assert webhook["clientConfig"]["caBundle"] == data["ca.crt"]
+    assert {each["clientConfig"]["caBundle"] for each in webhooks(objects).values()} == {data["ca.crt"]}
     checksums = {each["spec"]["template"]["metadata"]["annotations"]["checksum/tls"] for each in workloads(objects)}
     assert len(checksums) == 1
     for name, value in data.items():
@@ -165,7 +221,7 @@ def test_cert_manager_fills_in_what_the_chart_leaves_out(render):
     objects = render({"tls.mode": "cert-manager"})
     webhook = named(objects, "MutatingWebhookConfiguration", "cardwise")
     assert webhook["metadata"]["annotations"] == {"cert-manager.io/inject-ca-from": f"{NAMESPACE}/cardwise-tls"}
-    assert "caBundle" not in webhook["webhooks"][0]["clientConfig"]
+    assert not [each for each in webhook["webhooks"] if "caBundle" in each["clientConfig"]]
     assert not [each for each in objects if each["kind"] == "Secret"]
     certificate = named(objects, "Certificate", "cardwise-tls")["spec"]
     assert f"cardwise-extender.{NAMESPACE}.svc" in certificate["dnsNames"]

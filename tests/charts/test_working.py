@@ -6,6 +6,7 @@ import base64
 import contextlib
 import functools
 import http.server
+import itertools
 import json
 import os
 import re
@@ -129,11 +130,15 @@ def webhook(release, scheduler):
     kept = release.plane.api("GET", path)
     ca = base64.b64encode(release.plane.ca.read_bytes()).decode()
     here = {"url": f"https://localhost:{scheduler[1]}/admit", "caBundle": ca}
-    patch = [{"op": "replace", "path": "/webhooks/0/clientConfig", "value": here}]
-    release.plane.api("PATCH", path, patch, content_type="application/json-patch+json")
+
+    def lead_to(targets):
+        told = enumerate(targets)
+        patch = [{"op": "replace", "path": f"/webhooks/{i}/clientConfig", "value": target} for i, target in told]
+        release.plane.api("PATCH", path, patch, content_type="application/json-patch+json")
+
+    lead_to([here] * len(kept["webhooks"]))
     yield
-    back = [{"op": "replace", "path": "/webhooks/0/clientConfig", "value": kept["webhooks"][0]["clientConfig"]}]
-    release.plane.api("PATCH", path, back, content_type="application/json-patch+json")
+    lead_to([each["clientConfig"] for each in kept["webhooks"]])
 
 
 def test_a_pod_with_an_ask_gets_a_card(release, webhook, kube_scheduler):
@@ -165,13 +170,73 @@ def test_a_pod_with_an_ask_gets_a_card(release, webhook, kube_scheduler):
     assert names == {"cardwise-scheduler", "cardwise-kube-scheduler"}
 
 
+def test_a_labelled_namespace_hands_its_whole_cards_over_and_others_keep_theirs(release, webhook):
+    plane = release.plane
+    adopted, kept = plane.namespace("adopted"), plane.namespace("kept")
+    running = make_pod(plane, adopted, "before", {"nvidia.com/gpu": "1"})
+    plane.kubectl("label", "namespace", adopted, "cardwise.dev/whole-cards=true")
+    names = (f"whole-{i}" for i in itertools.count())
+
+    def admitted():
+        spec = make_pod(plane, adopted, next(names), {"nvidia.com/gpu": "2"})["spec"]
+        return spec if spec["schedulerName"] == "cardwise" else None
+
+    (container,) = wait_for(lambda: suppressed(admitted))["containers"]
+    assert container["resources"]["limits"] == {"cardwise.dev/gpu": "2", "cardwise.dev/gpu-cores": "200"}
+    sliced = make_pod(plane, adopted, "sliced", {"nvidia.com/gpu": "1", "nvidia.com/gpu.memory": "4096"})["spec"]
+    assert sliced["containers"][0]["resources"]["limits"] == {
+        "cardwise.dev/gpu": "1",
+        "cardwise.dev/gpu-memory": "4096",
+    }
+    assert [each["name"] for each in sliced["containers"][0]["env"]] == ["CARDWISE_ALLOC"]
+    beside = make_pod(plane, kept, "whole", {"nvidia.com/gpu": "2"})["spec"]
+    assert (beside["schedulerName"], beside["containers"][0]["resources"]["limits"]) == (
+        "default-scheduler",
+        {"nvidia.com/gpu": "2"},
+    )
+    assert plane.api("GET", f"/api/v1/namespaces/{adopted}/pods/before")["spec"] == running["spec"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [({"schedulerName": "volcano"}, "knows nothing of card slices"), ({"nodeName": "a"}, "spec.nodeName")],
+    ids=["schedulerName", "nodeName"],
+)
+def test_a_pod_that_asks_for_a_slice_and_decides_itself_who_places_it_is_refused(release, webhook, spec, told):
+    container = {"name": "main", "image": "none", "resources": {"limits": {"nvidia.com/gpu.memory": "4096"}}}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "own"}, "spec": {"containers": [container], **spec}}
+    create = functools.partial(release.plane.kubectl, "create", "--dry-run=server", "-f", "-", stdin=json.dumps(pod))
+
+    def refusal():
+        try:
+            create()
+        except KubectlError as error:
+            return None if "failed calling webhook" in error.stderr else error.stderr
+
+    assert told in wait_for(refusal)
+
+
 def test_the_notes_after_an_install_show_commands_that_do_what_they_say(release, webhook):
     notes = release.helm("get", "notes", "cardwise", "--namespace", NAMESPACE).replace("\\\n", " ")
     tries = [shlex.split(line)[1:] for line in notes.splitlines() if line.strip().startswith("kubectl run")]
     assert len(tries) == 2
     assert wait_for(lambda: suppressed(lambda: release.plane.kubectl(*tries[0]))) == "cardwise"
-    with pytest.raises(KubectlError, match=r"cardwise\.dev/alloc"):
+    with pytest.raises(KubectlError, match="ValidatingAdmissionPolicy 'cardwise-allocation'"):
         release.plane.kubectl(*tries[1])
+
+
+def test_the_page_and_the_notes_show_the_same_checks(release):
+    """Command by command; the page has the usual namespace written out."""
+    notes = release.helm("get", "notes", "cardwise", "--namespace", NAMESPACE).partition("\nCheck next:\n")[2]
+    page = (CHART.parents[1] / "docs" / "howto" / "install.md").read_text().partition("\n## Check\n")[2]
+    shown = [_commands(text.partition("\n## ")[0]) for text in (notes, page)]
+    assert len(shown[0]) >= 7
+    assert shown[0] == shown[1]
+
+
+def _commands(text):
+    lines = [line.strip() for line in text.replace("\\\n", " ").splitlines()]
+    return [shlex.split(line) for line in lines if line.startswith(("kubectl ", "cardwise "))]
 
 
 def suppressed(action):

@@ -13,6 +13,7 @@ import pytest
 
 from cardwise.core.placement.policies import DenseWeights
 from cardwise.replay.outcome import Run
+from tests.conftest import ROOT
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\nn0,64000,262144,2,T4\nn1,64000,262144,4,A10\n"
 PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\n" + "".join(
@@ -107,6 +108,11 @@ def test_a_wrong_option_ends_with_2_and_one_clear_line(files, args, message):
     [
         pytest.param(["--seed", str(2**32)], f"{2**32} is not in the range", id="seed"),
         pytest.param(["--arrivals", str(10**24)], "is not in the range 100<=x<=10000000", id="arrivals"),
+        pytest.param(
+            ["--arrivals", "100", "--case", "fill:1", "--case", "fill:1.3"],
+            "--arrivals goes with a churn case, and every --case is fill: leave it out, or add one",
+            id="arrivals with fill",
+        ),
         pytest.param(["--case", "fill:1e-9"], "at load 1e-09 of 6 cards no pod", id="load"),
         pytest.param(["--policy", "none.toml"], "policy none: all weights are 0", id="weights"),
         pytest.param(["--out", "no/p.toml"], "no/p.toml: cannot be written (there is no folder", id="out"),
@@ -147,6 +153,24 @@ def test_a_bad_trace_names_file_line_and_field(tmp_path, files, pods, message):
     assert done.returncode == 2
     assert message in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_explain_of_a_cluster_without_agents_says_that_nobody_reports_cards():
+    pod, dump = "serving/resnet-50-5d9c7b6f4-00000", ROOT / "examples/dump/dump.json"
+    done = cardwise("explain", pod, "--dump", dump)
+    assert "0 of 6 nodes fit: 6 no cards reported" in done.stdout
+    assert "gpu-0: no: no agent reports cards of gpu-0" in done.stdout
+    assert done.stdout.count("see that the cardwise agent runs on the node") == 1
+    (told,) = json.loads(cardwise("explain", pod, "--dump", dump, "--json").stdout)["refusals"]
+    assert (told["code"], told["nodes"]) == ("node-unknown", 6)
+
+
+def test_pods_that_hold_whole_cards_are_said_to_need_a_size_and_not_eight_times_that_nothing_differs():
+    done = cardwise("replay", "--dump", ROOT / "examples/dump/dump.json", "--workers", "1")
+    said = " ".join(done.stdout.split())
+    assert "All policies leave 0 of 24 cards unusable." in said
+    assert "need: 21 cards by every policy. They hold whole cards: say what they really need with --slice." in said
+    assert "the next" not in said
 
 
 def test_a_dump_that_is_gzip_compressed_says_so(tmp_path):

@@ -1,17 +1,24 @@
 """The laws of the ledger: in whatever order events come, it equals what the cluster says, and no card is oversold."""
 
+from dataclasses import replace
+
 import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
-from cardwise.core.allocation import Allocation, Hold, Share, holds
+from cardwise.core.allocation import Allocation, BoundPod, Hold, Share, holds
 from cardwise.core.claim import Claim, ContainerAsk, LatencyClass, Stage
-from cardwise.core.ledger import BoundPod, Ledger
+from cardwise.core.cluster import _CHANGING_ARRAYS as CHANGING
+from cardwise.core.ledger import Ledger
 from cardwise.core.placement.policies import make_policy
 from cardwise.core.reasons import Code, Reason
+from cardwise.core.request import Isolation
 from tests.builders import CARD_MIB, card, node, slice_of, whole
+
+TIMES = {"node_stamp", "compute_used_share", "compute_free_reported_milli"}
+"""What of a cluster says when something was, not what is."""
 
 
 def balanced(cluster, mix):
@@ -44,8 +51,9 @@ def bind(books, wanted, name="n0"):
 def state(books):
     c = books.cluster
     order = np.argsort(c.node_names)
-    arrays = (c.cpu_left_milli, c.host_memory_left_mib, c.memory_free_mib, c.compute_free_milli, c.card_slices)
-    return [array[order].tolist() for array in (*arrays, c.node_fenced)], sorted(books.conflicts)
+    arrays = {name: getattr(c, name)[order].tolist() for name in CHANGING if name not in TIMES}
+    told = (c.node_names, c.cached_models, c.exclusive_total, c.class_total, c.service_slices, c.on_card, c.slices)
+    return arrays, told, sorted(books.conflicts)
 
 
 # ---------------------------------------------------------------- single situations
@@ -195,6 +203,163 @@ def test_a_container_that_the_claim_does_not_know_counts_as_running(initialized)
     assert holds(claim(), allocation, initialized=initialized) == [Hold("U", 10, 1)]
 
 
+def forged(uid, *containers, node_name="n0", seq=1):
+    """A pod whose allocation says so: (container, [(card, MiB, percent), ...]) each."""
+    told = tuple((name, tuple(Share(*share) for share in shares)) for name, shares in containers)
+    return BoundPod(claim(uid), node_name, Allocation(node_name, told, 1, seq))
+
+
+@pytest.mark.parametrize(
+    ("asks", "containers", "held_pct"),
+    [
+        (
+            (ask("side", Stage.SIDECAR), ask("init", Stage.INIT), ask("app")),
+            (
+                ("side", [("n0-card0", 1000, 60)]),
+                ("init", [("n0-card0", 500, 100)]),
+                ("app", [("n0-card0", 1000, 10)]),
+            ),
+            150,
+        ),
+        ((ask("init", Stage.INIT),), (("init", [("n0-card0", 10, 100), ("n0-card0", 10, 100)]),), 200),
+    ],
+    ids=["sidecar, init and app", "one container twice"],
+)
+def test_an_allocation_of_more_than_a_card_is_a_conflict_that_fences_the_node_until_it_is_gone(
+    asks, containers, held_pct
+):
+    pod = BoundPod(claim("u0", *asks), "n0", forged("u0", *containers).allocation)
+    books = ledger(node())
+    books.put_pod(pod)
+    assert [(each.pod, each.text) for each in books.conflicts.values()] == [
+        ("ns/u0", f"card n0-card0 on n0: one pod holds {held_pct} % of it")
+    ]
+    assert books.hold(claim("u1"), "n0").code is Code.NODE_FENCED
+    books.drop_pod("u0")
+    assert isinstance(books.hold(claim("u1"), "n0"), Allocation)
+
+
+def test_a_card_whose_new_mode_does_not_take_what_is_on_it_is_a_conflict_until_the_mode_is_back():
+    books = ledger(node())
+    for uid in ("u0", "u1"):
+        bind(books, claim(uid))
+    books.put_node(changed(node(), isolation=Isolation.MIG))
+    books.rebuild()
+    assert list(books.conflicts) == ["u1"]
+    books.put_node(node())
+    books.rebuild()
+    assert books.conflicts == {}
+    assert isinstance(books.hold(claim("u2"), "n0"), Allocation)
+
+
+# ---------------------------------------------------------------- cards that are told twice
+
+ONE_CARD_ON_TWO_NODES = (node("n0", cards=[card("U"), card("V")]), node("n1", cards=[card("U"), card("W")]))
+ONE_CARD_TWICE = (node("n0", cards=[card("U"), card("U"), card("V")]),)
+CHANGES = {
+    "cordoned": {"schedulable": False},
+    "a sick card": {"healthy": False},
+    "another mode": {"isolation": Isolation.MPS},
+    "a mode that shares nothing": {"isolation": Isolation.MIG},
+    "other weights on disk": {"cached_models": frozenset({"m"})},
+}
+
+
+def changed(spec, **change):
+    """The node after a change that needs no new hardware: of the node, or of all its cards."""
+    on_cards = {key: change.pop(key) for key in ("healthy", "isolation") if key in change}
+    return replace(spec, cards=tuple(replace(each, **on_cards) for each in spec.cards), **change)
+
+
+@pytest.mark.parametrize("specs", [ONE_CARD_ON_TWO_NODES, ONE_CARD_TWICE], ids=["on two nodes", "on one node"])
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_any_change_of_a_node_with_a_card_that_is_told_twice_is_taken_over(specs, change):
+    books = ledger(*specs)
+    for i, spec in enumerate(specs):
+        books.put_node(changed(spec, **change))
+        assert books.outdated == (change.get("isolation") is Isolation.MIG)
+        if books.outdated:
+            books.rebuild()
+        assert state(books) == state(ledger(*(changed(each, **change) for each in specs[: i + 1]), *specs[i + 1 :]))
+
+
+@pytest.mark.parametrize("specs", [ONE_CARD_ON_TWO_NODES, ONE_CARD_TWICE], ids=["on two nodes", "on one node"])
+def test_load_of_a_card_that_is_told_twice_is_taken_over(specs):
+    books = ledger(*specs)
+    books.report_load("n0", {"U": 0.5, "nobody's": 0.5})
+    assert np.nansum(books.cluster.compute_used_share) == 0.5
+
+
+def test_nodes_that_tell_one_card_take_nothing_and_name_each_other_until_one_is_gone():
+    books = ledger(*ONE_CARD_ON_TWO_NODES, node("n2"))
+    assert [(each.pod, each.node, each.text) for each in books.conflicts.values()] == [
+        ("", "n0", "n1 reports card U too; delete the node that is no more"),
+        ("", "n1", "n0 reports card U too; delete the node that is no more"),
+    ]
+    assert [books.hold(claim(), name).code for name in ("n0", "n1")] == [Code.NODE_FENCED] * 2
+    assert isinstance(books.hold(claim("u2"), "n2"), Allocation)
+    books.drop_node("n0")
+    assert isinstance(books.hold(claim(), "n1"), Allocation)
+    assert books.conflicts == {}
+
+
+def test_a_node_that_tells_a_card_twice_takes_nothing_until_it_tells_it_once():
+    books = ledger(*ONE_CARD_TWICE)
+    assert [each.text for each in books.conflicts.values()] == ["n0 reports card U twice"]
+    assert books.hold(claim(), "n0").code is Code.NODE_FENCED
+    books.put_node(node("n0", cards=[card("U"), card("V")]))
+    assert isinstance(books.hold(claim(), "n0"), Allocation)
+
+
+def test_pods_on_nodes_that_tell_one_card_stay_counted_where_they_are():
+    books = ledger(*ONE_CARD_ON_TWO_NODES)
+    for i, name in enumerate(("n0", "n1")):
+        books.put_pod(forged(f"u{i}", ("app", [("U", 20000, 20)]), node_name=name))
+    assert (CARD_MIB - books.cluster.memory_free_mib).tolist() == [[20000, 0], [20000, 0]]
+    books.drop_pod("u0")
+    assert books.cluster.node_fenced.all()
+    books.drop_node("n0")
+    books.rebuild()
+    assert (CARD_MIB - books.cluster.memory_free_mib).tolist() == [[20000, 0]]
+
+
+def test_a_conflict_of_a_pod_that_has_gone_leaves_its_node_fenced_while_another_is_there():
+    books = ledger(node())
+    for uid in ("a", "b"):
+        books.put_pod(forged(uid, ("app", [("removed", 1, 1)])))
+    books.drop_pod("a")
+    assert books.cluster.node_fenced[0]
+    books.drop_pod("b")
+    assert not books.cluster.node_fenced[0]
+
+
+# ---------------------------------------------------------------- lists that miss a pod
+
+
+def test_a_pod_that_a_list_does_not_have_is_kept_as_unlisted_until_it_is_told():
+    books = ledger(node())
+    books.begin_list()
+    pod = bind(books, claim())
+    books.hold(claim("u1"), "n0")
+    books.take_list([], [])
+    assert books.unlisted == {"u0", "u1"}
+    books.put_pod(pod)
+    books.release("u1")
+    assert books.unlisted == set()
+
+
+@pytest.mark.parametrize("confirmed", [True, False], ids=["bound", "under way"])
+def test_a_pod_that_is_gone_for_good_holds_nothing_whether_or_not_it_was_bound(confirmed):
+    books = ledger(node())
+    books.hold(claim(), "n0")
+    if confirmed:
+        books.confirm("u0")
+    books.disown("u0")
+    books.disown("u0")
+    books.confirm("u0")
+    assert (books.knows("u0"), int(books.cluster.card_slices.sum())) == (False, 0)
+
+
 # ---------------------------------------------------------------- laws
 
 SHAPES = st.one_of(
@@ -217,22 +382,38 @@ class AnyOrder(RuleBasedStateMachine):
         self.api_nodes, self.api_pods, self.count = {}, {}, 0
         self.put_node("n0", cards)
 
-    @rule(name=st.sampled_from(NODES), cards=CARDS)
-    def put_node(self, name, cards):
-        spec = node(name, cards=[card(memory_mib=mib) for mib in cards], cpu_milli=3000)
-        self.api_nodes[name] = spec
-        self.books.put_node(spec)
+    @rule(name=st.sampled_from(NODES), cards=CARDS, shared=st.sampled_from([False, False, True]))
+    def put_node(self, name, cards, shared=False):
+        """Nodes come in any order of their names; ``shared``: with a card that another may tell too."""
+        told = [card("shared" if shared and not i else "", memory_mib=mib) for i, mib in enumerate(cards)]
+        self.api_nodes[name] = node(name, cards=told, cpu_milli=3000)
+        self.books.put_node(self.api_nodes[name])
+
+    @rule(name=st.sampled_from(NODES), change=st.sampled_from([*CHANGES.values(), {"schedulable": True}]))
+    def a_node_changes(self, name, change):
+        if name in self.api_nodes:
+            self.api_nodes[name] = changed(self.api_nodes[name], **change)
+            self.books.put_node(self.api_nodes[name])
 
     @rule(name=st.sampled_from(NODES))
     def drop_node(self, name):
         self.api_nodes.pop(name, None)
         self.books.drop_node(name)
 
-    @rule(target=holding, name=st.sampled_from(NODES), asks=ASKS, cpu=st.integers(0, 2000))
-    def hold(self, name, asks, cpu):
+    @rule(
+        target=holding,
+        name=st.sampled_from(NODES),
+        asks=ASKS,
+        cpu=st.integers(0, 2000),
+        service=st.sampled_from(["", "s"]),
+        exclusive=st.booleans(),
+    )
+    def hold(self, name, asks, cpu, service, exclusive):
         self.count += 1
         named = tuple(ContainerAsk(f"c{i}", stage, shape) for i, (stage, shape) in enumerate(asks))
-        wanted = Claim(f"u{self.count}", f"ns/u{self.count}", named, cpu_milli=cpu)
+        wanted = Claim(
+            f"u{self.count}", f"ns/u{self.count}", named, cpu_milli=cpu, service=service, exclusive=exclusive
+        )
         allocation = self.books.hold(wanted, name)
         return BoundPod(wanted, name, allocation) if isinstance(allocation, Allocation) else multiple()
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import base64
+import contextlib
+import http
 import json
 import signal
 import subprocess
@@ -11,12 +12,18 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
 
 from cardwise.adapters import wire
 from cardwise.adapters.allocations import decode
+from cardwise.adapters.kube_objects import Pod
 from cardwise.adapters.node_cards import encode_cards
+from cardwise.scheduler.webhook import admit
 from tests.builders import card
-from tests.controlplane.plane import ApiError, ControlPlane, _free_ports
+from tests.controlplane.cluster import FAKE, FAKES, LABEL, ApiError, base64_of, free_ports
+from tests.controlplane.plane import ControlPlane
 from tests.e2e.wire_cut import Forwarder
 
 DEADLINE_S = 30.0
@@ -37,20 +44,20 @@ class Replica:
 
     def __init__(self, plane, name, kubeconfig, tls, folder: Path, webhook_port=0):
         self.name = name
-        (self.port,) = _free_ports(1)
+        (self.port,) = free_ports(1)
         self.folder = folder
         settings = folder / f"{name}.toml"
         lines = [f'host = "127.0.0.1"\nport = {self.port}\nnamespace = "default"\n']
         if webhook_port:
             lines.append(f'webhook-port = {webhook_port}\ntls-cert-file = "{tls.cert}"\ntls-key-file = "{tls.key}"\n')
-            lines.append(f'client-ca-file = "{plane.ca}"\n')
+            lines.append(f'client-ca-file = "{plane.authority.ca}"\n')
         settings.write_text("".join(lines))
         self.scheme = "https" if webhook_port else "http"
         self._command = [
             *(sys.executable, "-m", "cardwise", "scheduler"),
             *("--config", str(settings), "--kubeconfig", str(kubeconfig), "--identity", name),
         ]
-        self._tls = plane._tls
+        self._tls = plane.tls
         self.process = None
         self.start()
 
@@ -84,30 +91,36 @@ class Replica:
 
 
 class Cardwise:
-    """A control plane with cardwise on it. Use as a context manager; ``replicas`` schedulers stand behind a Service."""
+    """A cluster with cardwise on it. Use as a context manager; ``replicas`` schedulers stand behind a Service.
 
-    def __init__(self, folder: Path, replicas=1):
+    ``plane``: the cluster, not started; a control plane of our own where none is told. ``webhook``: whether pods are
+    sent to the webhook; where not, :meth:`pod` writes them as the webhook would have.
+    """
+
+    def __init__(self, folder: Path, replicas=1, plane=None):
         self.folder, self._count = folder, replicas
-        self.plane = ControlPlane(folder / "plane")
+        self.plane = plane or ControlPlane(folder / "plane")
+        self.webhook = False
         self.replicas = []
+        self._stack = contextlib.ExitStack()
         self.api_wire = Forwarder(self._api_port)
         self.service = Forwarder(self._ready_port)
 
     def __enter__(self):
         try:
-            self.plane.start()
-            self.api_wire.__enter__()
-            self.service.__enter__()
+            self._stack.enter_context(self.plane)
+            self._stack.enter_context(self.api_wire)
+            self._stack.enter_context(self.service)
             tls = self.plane.authority.server("cardwise")
             kubeconfig = self._through_wire()
-            (webhook_port,) = _free_ports(1)
+            (webhook_port,) = free_ports(1)
             for i in range(self._count):
                 name = f"replica-{i}"
                 port = webhook_port if not i and self._count == 1 else 0
                 self.replicas.append(Replica(self.plane, name, kubeconfig, tls, self.folder, port))
+            wait_for(lambda: any(replica.ready() for replica in self.replicas))
             if self._count == 1:
                 self._install_webhook(webhook_port)
-            wait_for(lambda: any(replica.ready() for replica in self.replicas))
             self.start_kube_scheduler()
         except BaseException:
             self.__exit__()
@@ -117,9 +130,7 @@ class Cardwise:
     def __exit__(self, *_exc):
         for replica in self.replicas:
             replica.kill()
-        self.service.__exit__()
-        self.api_wire.__exit__()
-        self.plane.stop()
+        self._stack.close()
 
     # ---------------------------------------------------------------- parts
 
@@ -128,14 +139,18 @@ class Cardwise:
         return wait_for(lambda: next((each for each in self.replicas if each.process and each.ready()), None))
 
     def _api_port(self):
-        return int(self.plane.url.rsplit(":", 1)[1])
+        return urlsplit(self.plane.url).port
 
     def _ready_port(self):
         return next((each.port for each in self.replicas if each.process and each.ready()), None)
 
     def _through_wire(self):
+        if not self.plane.on_loopback:
+            return self.plane.kubeconfig
         config = json.loads(self.plane.kubeconfig.read_text())
-        config["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{self.api_wire.port}"
+        server = urlsplit(self.plane.url)
+        through = server._replace(netloc=f"{server.hostname}:{self.api_wire.port}")
+        config["clusters"][0]["cluster"]["server"] = through.geturl()
         path = self.folder / "through-wire.kubeconfig"
         path.write_text(json.dumps(config))
         return path
@@ -149,18 +164,38 @@ class Cardwise:
             "timeoutSeconds": 5,
             "clientConfig": {
                 "url": f"https://127.0.0.1:{port}/admit",
-                "caBundle": base64.b64encode(self.plane.ca.read_bytes()).decode(),
+                "caBundle": base64_of(self.plane.authority.ca.read_bytes()),
             },
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "default"}},
             "rules": [{"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]}],
         }
-        body = {"metadata": {"name": "cardwise"}, "webhooks": [hook]}
-        self.plane.api("POST", "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations", body)
+        body = {"metadata": {"name": "cardwise", "labels": {LABEL: FAKE}}, "webhooks": [hook]}
+        path = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+        self.plane.api("POST", path, body)
+        told = wait_for(self._tried)
+        self.webhook = told == wire.SCHEDULER_NAME
+        if not self.webhook:
+            assert not isinstance(self.plane, ControlPlane), told
+            self.plane.api("DELETE", f"{path}/cardwise")
+
+    def _tried(self):
+        """What the API server makes of a pod with an ask: the scheduler's name, or why it cannot call the webhook.
+
+        Only a call tells: the address of kind's API server is loopback, and yet another machine's. Nothing until the
+        API server has heard of the webhook.
+        """
+        spec = {"containers": [_container("app", {wire.GPU: 1})]}
+        path = "/api/v1/namespaces/default/pods?dryRun=All"
+        status, told = self.plane.answer("POST", path, {"metadata": {"name": "tried"}, "spec": spec})
+        if status == http.HTTPStatus.INTERNAL_SERVER_ERROR:
+            return told["message"]
+        return told["spec"]["schedulerName"] == wire.SCHEDULER_NAME and wire.SCHEDULER_NAME
 
     def start_kube_scheduler(self):
         """Start it, or start it anew, with cardwise as its extender."""
         names = [(wire.OWN_COUNT, False), (wire.OWN_MEMORY, True), (wire.OWN_CORES, True), (wire.OWN_MEMORY_PCT, True)]
         client = self.plane.authority.client("kube-scheduler-extender-client")
-        files = {"caFile": str(self.plane.ca), "certFile": str(client.cert), "keyFile": str(client.key)}
+        files = {"caFile": str(self.plane.authority.ca), "certFile": str(client.cert), "keyFile": str(client.key)}
         tls = {"enableHTTPS": True, "tlsConfig": files} if self._count == 1 else {}
         extender = {
             "urlPrefix": f"{'https' if tls else 'http'}://127.0.0.1:{self.service.port}",
@@ -213,7 +248,20 @@ class Cardwise:
         spec = {"containers": [_container(each, asked) for each, asked in told.items()], **more.pop("spec", {})}
         spec["initContainers"] = [{**_container(each, asked), **extra} for each, asked, extra in inits]
         body = {"metadata": {"name": name, **more}, "spec": spec}
+        if not self.webhook:
+            _apply(admit(msgspec.convert(body, Pod), body), body)
         return self.plane.api("POST", f"/api/v1/namespaces/{namespace}/pods", body)
+
+    def owner(self, name):
+        """An owner for pods to name: a real one, for a cluster collects pods whose owner it does not find."""
+        app = {"app": name}
+        template = {"metadata": {"labels": app}, "spec": {"containers": [_container("app", {})]}}
+        spec = {"replicas": 0, "selector": {"matchLabels": app}, "template": template}
+        made = self.plane.api(
+            "POST", "/apis/apps/v1/namespaces/default/deployments", {"metadata": {"name": name}, "spec": spec}
+        )
+        uid = made["metadata"]["uid"]
+        return {"apiVersion": "apps/v1", "kind": "Deployment", "name": name, "uid": uid, "controller": True}
 
     def get(self, name, namespace="default"):
         return self.plane.api("GET", f"/api/v1/namespaces/{namespace}/pods/{name}")
@@ -223,13 +271,9 @@ class Cardwise:
         self.plane.api("DELETE", f"/api/v1/namespaces/{namespace}/pods/{name}", body)
 
     def delete_all(self):
-        for pod in self.plane.api("GET", "/api/v1/namespaces/default/pods")["items"]:
-            self.delete(pod["metadata"]["name"])
-        for node in self.plane.api("GET", "/api/v1/nodes")["items"]:
-            self.plane.api("DELETE", f"/api/v1/nodes/{node['metadata']['name']}")
-        for event in ("events",):
-            self.plane.api("DELETE", f"/api/v1/namespaces/default/{event}")
-        wait_for(lambda: not self.leader.state()["nodes"])
+        fakes = {each["metadata"]["name"] for each in self.plane.api("GET", f"/api/v1/nodes?{FAKES}")["items"]}
+        self.plane.clear()
+        wait_for(lambda: fakes.isdisjoint(each["name"] for each in self.leader.state()["nodes"]))
 
     def bound(self, name, deadline_s=DEADLINE_S):
         """The pod's allocation, once it is bound."""
@@ -276,6 +320,16 @@ def _profile(name):
         "podMaxBackoffSeconds": 2,
         "profiles": [{"schedulerName": name, "plugins": {"score": {"disabled": disabled}}}],
     }
+
+
+def _apply(patch, body):
+    """A JSON patch that only adds."""
+    for change in patch:
+        *way, last = change["path"].strip("/").split("/")
+        at = body
+        for step in way:
+            at = at[int(step) if isinstance(at, list) else step]
+        at[last] = change["value"]
 
 
 def _container(name, limits):

@@ -153,7 +153,7 @@ async def test_the_page_shows_every_card_and_why_a_pod_waits(tmp_path):
             assert "9 of 16 cards in use" in await page.js("document.getElementById('sentence').textContent")
             pending = await page.js("document.getElementById('pending').innerText")
             assert "reranker ×1" in pending
-            assert "no card here is a H100, there are A10" in pending
+            assert "no card here is of model H100, there are A10" in pending
             assert page.errors == []
 
 

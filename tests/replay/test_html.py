@@ -174,6 +174,16 @@ def test_eight_policies_on_a_production_cluster_stay_small():
             id="fill, too many to name",
         ),
         pytest.param(
+            [replayed(name, idle_cards=0.0) for name in ("a", "b", "c")],
+            "All policies leave 0 of 100 cards unusable.",
+            id="fill, all alike",
+        ),
+        pytest.param(
+            [replayed("a", idle_cards=0.0), replayed("b", idle_cards=0.1)],
+            "Both policies leave 0 of 100 cards unusable.",
+            id="fill, both alike as written",
+        ),
+        pytest.param(
             [replayed(load=0.5, idle_cards=50.0)],
             "dense leaves 50 of 100 cards not allocated.",
             id="fill that asks for too little to call a card unusable",

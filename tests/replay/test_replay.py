@@ -193,7 +193,16 @@ def test_cards_in_use_are_not_guessed_where_a_dump_does_not_tell():
 
 def test_pods_without_a_place_are_told():
     need = cards_needed(history(pod("a", whole(cards=2)), pod("b", whole())), [BEST_FIT])
-    assert need.sentence == "The same pods placed anew need: best-fit 2 cards (1 pods find no place)."
+    assert need.sentence.startswith("The same pods placed anew need: best-fit 2 cards (1 pods find no place).")
+
+
+def test_pods_that_all_hold_whole_cards_need_as_many_by_every_policy_and_are_told_what_to_say():
+    held = [PodRecord(pod(f"p{i}", whole()), node="n0", cards_held=frozenset({f"p{i}#0"})) for i in range(3)]
+    need = cards_needed(history(*held, nodes=[node(cards=4)]), [BEST_FIT, choose_policy("dense"), choose_policy("fgd")])
+    assert need.sentence == (
+        "3 of 4 cards are held today. The same pods placed anew need: 3 cards by every policy. "
+        "They hold whole cards: say what they really need with --slice."
+    )
 
 
 # -------------------------------------------------------------------- the published number

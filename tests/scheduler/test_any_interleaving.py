@@ -20,7 +20,7 @@ from cardwise.adapters.extender_v1 import ExtenderArgs, ExtenderBindingArgs
 from cardwise.adapters.kube import feed
 from cardwise.adapters.kube.port import All, Listing, Put
 from cardwise.core.allocation import holds
-from cardwise.errors import ClusterError
+from cardwise.errors import ClusterError, NotFoundError
 from cardwise.scheduler.binder import Binder
 from cardwise.scheduler.extender import Extender
 from cardwise.scheduler.watching import Watching
@@ -28,6 +28,8 @@ from tests.builders import CARD_MIB, node
 from tests.scheduler.fake_cluster import DEAD, FakeCluster, books, node_object, pod, slice_limits
 
 SPECS = (node("n0"), node("n1"))
+ASKED = object()
+"""The state of a list whose turn at the API server has not come."""
 NAMES = ("a", "b", "c")
 SLICES = st.builds(slice_limits, st.sampled_from([20000, 12000, 4096]), st.sampled_from([20, 50, 60]))
 
@@ -71,7 +73,10 @@ class Slow(FakeCluster):
 
 
 class Replica:
-    """One process. heard: how much of the cluster's history; list: what it is being told, while it lists."""
+    """One process. heard: how much of the cluster's history; list: what it is being told, while it lists.
+
+    reads: answers to its questions for pods that no list had, on their way.
+    """
 
     def __init__(self, api):
         self.api, self.leads, self.now_s = api, False, 0.0
@@ -80,15 +85,21 @@ class Replica:
         self.watching.hear_node(All(tuple(map(node_object, SPECS))))
         self.extender = Extender(self.ledger, lambda: self.now_s)
         self.binder = Binder(api, self.ledger, self.extender, lambda: None if self.leads else "not the leader")
-        self.heard, self.list, self.tasks = 0, None, []
+        self.heard, self.list, self.tasks, self.reads = 0, None, [], []
         self.begin_list()
         self.end_list()
 
     def begin_list(self):
         self.watching.hear_pod(Listing())
-        self.list = (self.api.all(), len(self.api.history))
+        self.list = ASKED
+
+    def take_list(self):
+        """The API server gets to it."""
+        if self.list is ASKED:
+            self.list = (self.api.all(), len(self.api.history))
 
     def end_list(self):
+        self.take_list()
         told, self.heard = self.list
         self.list = None
         self.watching.hear_pod(told)
@@ -97,6 +108,21 @@ class Replica:
         for event in self.api.history[self.heard : self.heard + count] if self.list is None else ():
             self.watching.hear_pod(event)
             self.heard += 1
+
+    async def get_pod(self, namespace, name):
+        """What was there when it was asked, told later."""
+        answer = asyncio.get_running_loop().create_future()
+        self.reads.append(answer)
+        told = self.api.pods.get(f"{namespace}/{name}")
+        await answer
+        if told is None:
+            raise NotFoundError(f"pods {name} not found", retry=False)
+        return told
+
+    def answer_reads(self, error):
+        reads, self.reads = self.reads, []
+        for read in (each for each in reads if not each.done()):
+            read.set_result(None) if error is None else read.set_exception(error)
 
     def lead(self, epoch):
         """As ``main.py`` does when elected."""
@@ -236,6 +262,45 @@ class AnyInterleaving(RuleBasedStateMachine):
         replica = self.replicas[which]
         replica.begin_list() if replica.list is None else replica.end_list()
 
+    @rule(which=st.sampled_from([0, 0, 1]))
+    def a_list_is_taken(self, which):
+        """What happens between its begin and this is in it, or gone from it."""
+        self.replicas[which].take_list()
+
+    @rule(
+        name=st.sampled_from(NAMES),
+        limits=SLICES,
+        where=st.sampled_from(["n0", "n1"]),
+        gone=st.booleans(),
+        answered=st.booleans(),
+    )
+    def a_pod_is_bound_while_a_list_waits_its_turn(self, name, limits, where, gone, answered):
+        """And may be gone again before it: what the list does not have, and no event tells."""
+        if self.leader.list is None:
+            self.leader.begin_list()
+        self.bind(name, limits, None, where, 0)
+        for write in list(self.api.writes):
+            self.api.land(write)
+            if answered:
+                self.api.reply(write, write.error)
+        self.run_a_little()
+        if gone:
+            self.a_pod(name, "goes")
+
+    @rule(which=st.sampled_from([0, 0, 1]))
+    def what_was_not_listed_is_asked_for(self, which):
+        replica = self.replicas[which]
+        if replica.ledger.unlisted and not replica.reads:
+            replica.tasks.append(self.loop.create_task(replica.watching.read_back(replica)))
+            self.run_a_little()
+
+    @precondition(lambda self: any(replica.reads for replica in self.replicas))
+    @rule(lost=st.booleans())
+    def what_was_asked_for_is_told(self, lost):
+        for replica in self.replicas:
+            replica.answer_reads(DEAD if lost else None)
+        self.run_a_little()
+
     # ---------------------------------------------------------------- processes
 
     @rule(data=st.data(), restart=st.booleans())
@@ -303,6 +368,9 @@ class AnyInterleaving(RuleBasedStateMachine):
             if replica.list is not None:
                 replica.end_list()
             replica.hear(len(self.api.history))
+            while replica.reads or replica.ledger.unlisted:
+                self.what_was_not_listed_is_asked_for(self.replicas.index(replica))
+                self.what_was_asked_for_is_told(lost=False)
             assert not replica.ledger.under_way
             assert state(replica.ledger) == state(truth)
             unbound = {each.metadata.uid for each in self.api.pods.values() if not each.spec.node_name}

@@ -82,7 +82,14 @@ def test_an_unknown_card_model_is_told_those_there_are():
     """Case C24."""
     asked = Asked(node("n0", cards=[card(model="A100"), card(model="T4")]))
     result = asked.filter(annotations={"cardwise.dev/gpu-model": "a10"})
-    assert result.failed_and_unresolvable_nodes == {"n0": "no card here is a A10, there are A100, T4"}
+    assert result.failed_and_unresolvable_nodes == {"n0": "no card here is of model A10, there are A100, T4"}
+
+
+def test_cards_of_a_model_that_the_pod_does_not_want_are_a_plain_reason():
+    asked = Asked(node("n0", cards=[card(model="A100-SXM4-80GB")]), node("n1", cards=[card(model="A10")]))
+    result = asked.filter(annotations={"nvidia.com/nouse-gputype": "A100"})
+    assert result.node_names == ["n1"]
+    assert result.failed_and_unresolvable_nodes == {"n0": "other card model"}
 
 
 def test_a_card_model_that_only_other_nodes_have_is_a_plain_reason():

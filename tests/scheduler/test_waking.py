@@ -229,9 +229,27 @@ async def test_a_telling_that_failed_is_tried_again():
     assert len(r.api.conditions) == 1
 
 
-async def test_two_nodes_that_report_one_card_say_so_and_the_second_takes_nothing():
+async def test_two_nodes_that_report_one_card_both_say_so_and_neither_takes_anything():
     r = Replica(node("new", cards=[card("U")]), node("old", cards=[card("U")]))
     await r.waking.tell_conflicts()
-    assert r.api.conditions == [("old", "False", "node old: new reports card U too; delete the node that is no more")]
+    assert r.api.conditions == [
+        ("new", "False", "old reports card U too; delete the node that is no more"),
+        ("old", "False", "new reports card U too; delete the node that is no more"),
+    ]
     result = r.extender.filter(ExtenderArgs(pod(), ["new", "old"]))
-    assert (result.node_names, result.failed_and_unresolvable_nodes) == (["new"], {"old": "node fenced"})
+    assert result.failed_and_unresolvable_nodes == {"new": "node fenced", "old": "node fenced"}
+    r.watching.hear_node(Gone(node_object(node("old"))))
+    await r.waking.wake()
+    await r.waking.tell_conflicts()
+    assert ("new", "True") in [each[:2] for each in r.api.conditions]
+
+
+async def test_a_node_whose_pods_contradict_it_and_that_another_contradicts_says_both():
+    r = Replica(node("new", cards=[card("U")]), node("old", cards=[card("U")]))
+    r.hold("lost", where="new", uuid="removed")
+    await r.waking.tell_conflicts()
+    assert r.api.conditions[0] == (
+        "new",
+        "False",
+        "old reports card U too; delete the node that is no more; ns/lost: new reports no card removed",
+    )

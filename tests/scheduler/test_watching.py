@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
+import msgspec
 import pytest
 
 from cardwise.adapters import wire
 from cardwise.adapters.allocations import encode
+from cardwise.adapters.kube import feed
 from cardwise.adapters.kube.port import All, Gone, Listing, Lost, Put
 from cardwise.core.allocation import Allocation, Share
 from cardwise.core.reasons import Code
-from cardwise.errors import ClusterError
+from cardwise.errors import ClusterError, NotFoundError
 from cardwise.scheduler.watching import Watching
-from tests.builders import CARD_MIB, card, node
-from tests.scheduler.fake_cluster import books, node_object, pod, slice_limits
+from tests.builders import card, node
+from tests.scheduler.fake_cluster import FakeCluster, books, node_object, pod, slice_limits
 
 DONE = [{"type": "Initialized", "status": "True"}]
 
@@ -237,6 +239,13 @@ def test_a_node_whose_inventory_is_unreadable_takes_nothing(watching):
     assert why_not(watching) is Code.NODE_CORDONED
 
 
+@pytest.mark.parametrize("key", [wire.ANNOTATION_CARDS, wire.ANNOTATION_LOAD])
+def test_an_annotation_of_lists_in_lists_is_unreadable_and_ends_nothing(watching, key):
+    nested = '[{"x":' * (key == wire.ANNOTATION_CARDS) + "[" * 100_000
+    watching.hear_node(Put(node_object(node("n0"), annotations={key: nested})))
+    assert watching.ledger.nodes["n0"].cards == () or key == wire.ANNOTATION_LOAD
+
+
 def test_pods_on_a_node_whose_inventory_is_unreadable_are_a_contradiction(watching):
     watching.hear_pod(Put(bound()))
     watching.hear_node(Put(node_object(node("n0"), annotations={wire.ANNOTATION_CARDS: "["})))
@@ -267,25 +276,142 @@ def test_a_broken_watch_of_nodes_changes_nothing(watching):
     assert watching.synced
 
 
-def test_two_nodes_that_report_one_card_end_nothing_and_the_second_has_none(watching):
+def test_two_nodes_that_report_one_card_end_nothing_and_both_take_nothing_until_one_has_gone(watching):
     """A machine that comes back under another name."""
     watching.hear_node(Put(node_object(node("n9", cards=[card("n0-card0")]))))
-    assert used_mib(watching) == 0
-    assert int(watching.ledger.cluster.memory_total_mib.sum()) == 2 * CARD_MIB
-    assert [each.node for each in watching.ledger.conflicts.values()] == ["n9"]
+    assert why_not(watching) is Code.NODE_FENCED
+    assert [each.node for each in watching.ledger.conflicts.values()] == ["n0", "n9"]
+    watching.hear_node(Put(node_object(node("n9", cards=[card("n0-card0")], schedulable=False))))
     watching.hear_node(Gone(node_object(node("n0"))))
     watching.ledger.rebuild()
     assert (watching.ledger.conflicts, watching.ledger.cluster.cards_total) == ({}, 2)
+
+
+class Trap(dict):
+    """Annotations that break whoever reads them."""
+
+    def get(self, *_):
+        raise RecursionError("deep")
+
+    def __contains__(self, _):
+        raise RecursionError("deep")
+
+
+def trapped(told):
+    return msgspec.structs.replace(
+        told, metadata=msgspec.structs.replace(told.metadata, annotations=Trap(told.metadata.annotations))
+    )
+
+
+@pytest.mark.parametrize("event", [Put, lambda told: All((told, node_object(node("n1"))))], ids=["a change", "a list"])
+def test_a_node_that_breaks_its_reader_takes_nothing_and_ends_nothing(watching, event):
+    watching.hear_node(event(trapped(node_object(node("n0")))))
+    assert why_not(watching) is Code.NODE_CORDONED
+    assert watching.ledger.nodes["n1"].cards
+
+
+@pytest.mark.parametrize("event", [Put, lambda told: All((told,))], ids=["a change", "a list"])
+def test_a_pod_that_breaks_its_reader_fences_its_node_and_ends_nothing(watching, event):
+    watching.hear_pod(event(trapped(bound())))
+    assert why_not(watching) is Code.NODE_FENCED
+    assert [each.pod for each in watching.ledger.conflicts.values()] == ["ns/a"]
+
+
+@pytest.mark.parametrize("event", [Put, lambda told: All((told,))], ids=["a change", "a list"])
+def test_a_pod_that_breaks_its_reader_before_it_is_bound_waits_and_ends_nothing(watching, event):
+    watching.hear_pod(event(trapped(pod())))
+    assert list(watching.pending) == ["uid-a"]
+
+
+# ---------------------------------------------------------------- pods that a list does not have
+
+
+@pytest.fixture
+def missed(watching):
+    """A pod was bound while a list was made, which does not have it."""
+    watching.hear_pod(Listing())
+    bind(watching)
+    watching.hear_pod(All(()))
+    return watching
+
+
+@pytest.mark.parametrize(
+    "api",
+    [FakeCluster(), FakeCluster(pod(uid="next")), FakeCluster(bound(phase="Succeeded"))],
+    ids=["gone", "another of its name", "ended"],
+)
+async def test_a_pod_that_went_before_the_list_that_does_not_have_it_is_given_back_once_it_was_asked_for(missed, api):
+    assert await missed.read_back(api)
+    assert (used_mib(missed), missed.ledger.unlisted) == (0, set())
+
+
+async def test_a_pod_that_came_after_the_list_that_does_not_have_it_is_kept(missed):
+    assert await missed.read_back(FakeCluster(bound()))
+    assert (used_mib(missed), missed.ledger.unlisted) == (4096, set())
+
+
+async def test_a_pod_that_cannot_be_asked_for_is_kept_and_asked_for_again(missed):
+    api = FakeCluster()
+    api.dead = True
+    assert not await missed.read_back(api)
+    assert used_mib(missed) == 4096
+    api.dead = False
+    assert await missed.read_back(api)
+    assert used_mib(missed) == 0
+
+
+async def test_one_pod_that_cannot_be_asked_for_keeps_none_of_the_others(watching):
+    class Picky(FakeCluster):
+        async def get_pod(self, namespace, name):
+            if name == "a":
+                raise ClusterError("no", retry=True)
+            return await super().get_pod(namespace, name)
+
+    watching.hear_pod(Listing())
+    bind(watching, "a")
+    bind(watching, "b")
+    watching.hear_pod(All(()))
+    assert not await watching.read_back(Picky())
+    assert watching.ledger.unlisted == {"uid-a"}
+    assert used_mib(watching) == 4096
+
+
+async def test_an_answer_from_before_a_list_says_nothing_of_a_pod_that_this_list_does_not_have(missed):
+    class Late(FakeCluster):
+        async def get_pod(self, *_):
+            missed.hear_pod(Listing())
+            missed.ledger.fresh.add("uid-a")  # confirmed only now
+            missed.hear_pod(All(()))
+            return bound()
+
+    await missed.read_back(Late())
+    assert missed.ledger.unlisted == {"uid-a"}
+
+
+async def test_a_hold_under_way_whose_pod_went_before_the_list_is_given_back_and_no_answer_brings_it_back(watching):
+    watching.hear_pod(Listing())
+    watching.ledger.hold(claim(watching, pod()), "n0")
+    watching.hear_pod(All(()))
+    await watching.read_back(FakeCluster())
+    watching.ledger.confirm("uid-a")
+    assert used_mib(watching) == 0
 
 
 # ---------------------------------------------------------------- streams
 
 
 class Streams:
-    """A port whose streams of pods tell what is put into them. opened: one queue per stream."""
+    """A port whose streams of pods tell what is put into them. opened: one queue per stream. asked: pods, by name."""
 
     def __init__(self):
-        self.opened = []
+        self.opened, self.asked, self.failures = [], [], 0
+
+    async def get_pod(self, namespace, name):
+        self.asked.append(f"{namespace}/{name}")
+        if self.failures:
+            self.failures -= 1
+            raise ClusterError("no answer in time", retry=True)
+        raise NotFoundError("gone", retry=False)
 
     async def follow_pods(self):
         queue = asyncio.Queue()
@@ -352,3 +478,17 @@ async def test_one_who_no_longer_waits_to_hear_afresh_breaks_nothing(watching):
         await _until(lambda: len(port.opened) == 2)
         port.opened[1].put_nowait(All((bound(),)))
         await _until(lambda: watching.uids)
+
+
+async def test_a_pod_that_a_list_does_not_have_is_asked_for_until_there_is_an_answer(watching, monkeypatch):
+    monkeypatch.setattr(feed, "BACKOFF_FIRST_S", 0.001)
+    async with following(watching) as port:
+        port.failures = 2
+        port.opened[0].put_nowait(Listing())
+        await _until(port.opened[0].empty)
+        bind(watching)
+        port.opened[0].put_nowait(All(()))
+        async with asyncio.timeout(5):
+            while watching.ledger.pods:
+                await asyncio.sleep(0.001)
+        assert port.asked == ["ns/a"] * 3

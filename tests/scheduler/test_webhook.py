@@ -199,6 +199,28 @@ def test_a_slice_of_nothing_is_denied_not_read_as_a_whole_card(name):
     assert f"{name}: '0' is no slice" in denied(raw({wire.GPU: "1", name: "0"}))
 
 
+@pytest.mark.parametrize(
+    ("part", "told"),
+    [
+        ({wire.USER_MEMORY: "4096"}, "nvidia.com/gpu.memory asks"),
+        ({wire.HAMI_MEMORY: "4096", wire.HAMI_CORES: "20"}, "nvidia.com/gpucores and nvidia.com/gpumem ask"),
+        ({wire.HAMI_MEMORY_PCT: "50"}, "nvidia.com/gpumem-percentage asks"),
+    ],
+)
+@pytest.mark.parametrize("none", ["0", 0])
+def test_a_part_of_no_card_is_denied_not_read_as_no_ask(part, told, none):
+    """Cases C22 and C23."""
+    assert denied(raw({wire.GPU: none, **part})) == (
+        f"container app: {told} for a part of a card, but 0 cards are asked; write nvidia.com/gpu: 1, or remove both"
+    )
+
+
+@pytest.mark.parametrize("limits", [{wire.GPU: "0"}, {wire.GPU: "0", wire.HAMI_CORES: "0"}])
+def test_no_cards_and_no_part_of_one_are_no_ask(limits):
+    pod = raw(limits)
+    assert admit(msgspec.convert(pod, Pod), pod) == []
+
+
 def test_all_faults_are_told_together_and_each_once():
     pod = raw(
         {wire.GPU: "1", "nvidia.com/gpu.memroy": "1", wire.USER_MEMORY: "4.5"},
@@ -251,6 +273,7 @@ def test_a_denial_says_who_denies_and_why():
         b"hello",
         b'"\xff"',
         b"null",
+        b'{"request": ' + b"[" * 100_000,
         b"[]",
         b"{}",
         b'{"request": null}',

@@ -13,7 +13,7 @@ import pytest
 
 from cardwise.adapters import wire
 from cardwise.adapters.manifests import read_manifests
-from cardwise.up.compare import settled
+from cardwise.up.compare import everywhere, settled
 from cardwise.up.hardware import parse_node, uniform
 from cardwise.up.sources import Sources
 from tests.conftest import ROOT
@@ -86,6 +86,42 @@ def test_an_ask_larger_than_every_card_says_how_much_a_card_has():
     (pending,) = state(manifest("large", large))["pending"]
     assert pending["why"] == "0/4 nodes are available: 4 too little card memory"
     assert "24576 of 24576 MiB are free on the card, the pod asks for 40960 on one card" in pending["detail"]
+
+
+def test_the_numbers_are_of_the_reason_that_was_counted_even_if_others_came_to_it_since():
+    """The large pod is refused for compute; then a small one takes the memory too."""
+    first = manifest("first", {"nvidia.com/gpu.memory": 12288, "nvidia.com/gpu.cuda-cores": 80})
+    large = manifest("large", {"nvidia.com/gpu.memory": 12288, "nvidia.com/gpu.cuda-cores": 40})
+    small = manifest("small", {"nvidia.com/gpu.memory": 4096, "nvidia.com/gpu.cuda-cores": 20})
+    (pending,) = state(first, large, small, nodes=ONE_CARD)["pending"]
+    assert pending["why"] == "0/1 nodes are available: 1 too little card compute"
+    assert pending["detail"] == (
+        "card 0 of gpu-1, the closest: 0.0 % of the card's compute is free, the pod asks for 40.0 %"
+    )
+    assert pending["advice"] == "ask for a smaller percentage"
+
+
+def test_the_numbers_are_of_nodes_that_were_asked():
+    selected = manifest("selected", {"nvidia.com/gpu.memory": 40960}, nodeSelector={"kubernetes.io/hostname": "small"})
+    nodes = [parse_node("name=big,memory=32768"), parse_node("name=small,memory=16384"), parse_node("name=x,cards=0")]
+    (pending,) = state(selected, nodes=nodes)["pending"]
+    assert pending["why"].endswith("2 node(s) didn't match Pod's node affinity/selector, 1 too little card memory")
+    assert pending["detail"].startswith("card 0 of small, the closest: 16384 of 16384 MiB are free on the card")
+    (pending,) = state(selected, nodes=nodes[:1])["pending"]
+    assert pending["detail"] == ""  # the selector's refusal has no numbers
+
+
+def test_too_little_cpu_is_told_with_numbers():
+    (pending,) = state(manifest("hungry", SLICE, requests={"cpu": "65"}), nodes=ONE_CARD)["pending"]
+    assert pending["detail"] == "gpu-1: 64000 of 64000 milli CPU are free, the pod asks for 65000"
+
+
+def test_a_pod_that_asks_for_a_slice_is_not_told_to_do_so_where_the_policy_gives_whole_cards():
+    pending = state(manifest("resnet", SLICE, 2), nodes=ONE_CARD, policy=everywhere("whole-card"))["pending"]
+    assert "policy whole-card gives whole cards, whatever a pod asks for" in pending[0]["detail"]
+    assert "leave out --whole-card" in pending[0]["advice"]
+    whole = state(manifest("llm", {"nvidia.com/gpu": 1}, 2), nodes=ONE_CARD, policy=everywhere("whole-card"))["pending"]
+    assert "ask for a slice" in whole[0]["advice"]
 
 
 def test_a_misspelt_resource_is_denied_with_what_was_meant():
@@ -172,6 +208,13 @@ def test_nodes_are_what_the_options_say():
     assert [(node["name"], len(node["cards"])) for node in told["nodes"]] == [("big", 2), ("gpu-1", 3)]
     assert (cards(told)[0]["model"], cards(told)[0]["memory_total_mib"]) == ("H100", 81920)
     assert places(told) == {"default/reranker": "big"}
+
+
+@pytest.mark.parametrize("view", ["--once", "--compare"])
+def test_memory_that_is_not_given_of_a_node_is_told(view):
+    done = up(view, "--node", "name=a,model=H100", "--node", "name=b,memory=81920", "--node", "name=c,cards=0")
+    notes = [line.strip() for line in done.stdout.splitlines() if line.startswith("note: ")]
+    assert notes == ["note: node a: memory not given, 24576 MiB assumed"]
 
 
 def test_the_comparison_counts_cards_and_pods_with_and_without_sharing():

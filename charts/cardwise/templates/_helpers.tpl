@@ -88,3 +88,24 @@ podAntiAffinity:
           matchLabels:
             {{- include "cardwise.selector" . | nindent 12 }}
 {{- end }}
+
+{{- /*
+CEL on a pod. The names that NVIDIA's device plugin itself advertises, nvidia.com/gpu and gpu.shared, are whole cards;
+all others that begin with nvidia.com/gpu are asks for slices, or such an ask misspelt. MIG instances and what other
+plugins of NVIDIA offer are none of ours.
+*/}}
+{{- define "cardwise.asksForSlice" -}}
+(object.spec.containers + object.spec.?initContainers.orValue([])).exists(c,
+[c.?resources.?limits.orValue({}), c.?resources.?requests.orValue({})].exists(amounts, amounts.exists(k,
+k.startsWith('cardwise.dev/') ||
+(k.startsWith('nvidia.com/gpu') && !(k in ['nvidia.com/gpu', 'nvidia.com/gpu.shared'])))))
+|| object.metadata.?annotations.orValue({}).exists(k,
+k.startsWith('nvidia.com/gpu') || k.startsWith('cardwise.dev/'))
+|| (object.spec.?schedulerName.orValue('') == 'cardwise' && ({{ include "cardwise.asksForWholeCards" . }}))
+{{- end }}
+
+{{- define "cardwise.asksForWholeCards" -}}
+(object.spec.containers + object.spec.?initContainers.orValue([])).exists(c,
+[c.?resources.?limits.orValue({}), c.?resources.?requests.orValue({})].exists(amounts, amounts.exists(k,
+k in ['nvidia.com/gpu', 'nvidia.com/gpu.shared'])))
+{{- end }}

@@ -10,8 +10,8 @@ import msgspec
 from cardwise.adapters import wire
 from cardwise.adapters.claims import MODE_NAMES, NAMED_MODES, read_claim
 from cardwise.adapters.kube_objects import Pod
-from cardwise.core.allocation import Allocation, Share
-from cardwise.core.ledger import BoundPod
+from cardwise.core.allocation import Allocation, BoundPod, Share
+from cardwise.files import decode_json
 
 VERSION = 1
 
@@ -48,7 +48,7 @@ def encode(allocation: Allocation) -> str:
 def decode(text: str) -> Allocation:
     """Read an annotation. Raises ValueError if it is not one of ours."""
     try:
-        told = msgspec.json.decode(text, type=_Alloc)
+        told = decode_json(text, _Alloc)
     except msgspec.DecodeError as exc:
         raise ValueError(f"{wire.ANNOTATION_ALLOC} is not readable: {exc}") from exc
     if told.v != VERSION:

@@ -215,15 +215,25 @@ def gpu_ask(resources: Resources) -> GpuAsk:
     return GpuAsk(cards, memory_mib, memory_pct, cores_pct)
 
 
+def parts_without_a_card(resources: Resources) -> list[str]:
+    """Names under which a container that asks for 0 cards asks for a part of one. Raises as :func:`gpu_ask`."""
+    asked = {**resources.requests, **resources.limits}
+    if _cards(asked):
+        return []
+    parts = asked.keys() & wire.READ_RESOURCES - set(wire.COUNTS)
+    return sorted(name for name in parts if _amount(asked, name))
+
+
 def unread_resources(pod: Pod) -> set[str]:
-    """Resources of our domains that are neither read nor known: other plugins' ones, or misspelt."""
-    names = {
-        name
-        for container in (*pod.spec.init_containers, *pod.spec.containers)
-        for name in (*container.resources.requests, *container.resources.limits)
-        if name.startswith(wire.RESOURCE_DOMAINS)
-    }
-    return names - wire.READ_RESOURCES - wire.IGNORED_RESOURCES
+    """Resources of our domains in any container that are neither read nor known: other plugins' ones, or misspelt."""
+    containers = (*pod.spec.init_containers, *pod.spec.containers)
+    return set[str]().union(*(unread_names(container.resources) for container in containers))
+
+
+def unread_names(resources: Resources) -> set[str]:
+    """The same for one container."""
+    names = {*resources.requests, *resources.limits} - wire.READ_RESOURCES - wire.IGNORED_RESOURCES
+    return {name for name in names if name.startswith(wire.RESOURCE_DOMAINS)}
 
 
 def _cards(asked: Amounts) -> int:

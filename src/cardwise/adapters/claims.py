@@ -9,11 +9,12 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from fractions import Fraction
 from typing import TypeVar
 
 from cardwise.adapters import wire
-from cardwise.adapters.asks import gpu_ask, requested
+from cardwise.adapters.asks import GpuAsk, gpu_ask, parts_without_a_card, requested, unread_names
 from cardwise.adapters.dump import service_of
 from cardwise.adapters.kube_objects import Container, Pod
 from cardwise.adapters.quantity import MAX_MILLI, MIB
@@ -46,8 +47,8 @@ def read_claim(pod: Pod) -> tuple[Claim, list[str]]:
     """What the pod asks for as far as it can be read, and what is wrong with it."""
     faults: list[str] = []
     read = _Annotations(pod, faults)
-    models, modes = read.models(), read.modes()
-    asks = [ask for ask in _asks(pod, models, modes, faults) if ask.shape.cards]
+    allowed = Shape(0, models=read.wanted(), unwanted_models=read.unwanted(), isolation=read.modes())
+    asks = [ask for ask in _asks(pod, allowed, faults) if ask.shape.cards]
     claim = Claim(
         uid=pod.metadata.uid or pod.name,
         name=pod.name,
@@ -80,26 +81,30 @@ def _host(pod: Pod, resource: str, scale: Fraction | int, faults: list[str]) -> 
     return min(amount, MAX_MILLI)
 
 
-def _asks(pod: Pod, models: frozenset[str], modes: frozenset[Isolation], faults: list[str]) -> Iterable[ContainerAsk]:
+def _asks(pod: Pod, allowed: Shape, faults: list[str]) -> Iterable[ContainerAsk]:
     for container, stage in stages(pod):
         try:
-            ask = gpu_ask(container.resources)
+            ask, parts = gpu_ask(container.resources), parts_without_a_card(container.resources)
         except ValueError as exc:
             faults.append(f"container {container.name}: {exc}")
             continue
-        yield ContainerAsk(
-            container.name,
-            stage,
-            Shape(
-                cards=ask.cards,
-                memory_mib=ask.memory_mib,
-                memory_milli=ask.memory_pct * MILLI_PER_PCT,
-                compute_milli=ask.cores_pct * MILLI_PER_PCT,
-                whole=ask.whole,
-                models=models if ask.cards else frozenset(),
-                isolation=modes if ask.cards else frozenset(),
-            ),
-        )
+        if parts:
+            names = f"{' and '.join(parts)} {'ask' if len(parts) > 1 else 'asks'}"
+            told = f"{names} for a part of a card, but 0 cards are asked; write {wire.GPU}: 1, or remove both"
+            faults.append(f"container {container.name}: {told}")
+        yield ContainerAsk(container.name, stage, _shape(ask, allowed))
+
+
+def _shape(ask: GpuAsk, allowed: Shape) -> Shape:
+    """The cards of one container, of the kinds that the pod allows."""
+    return replace(
+        allowed if ask.cards else Shape(0),
+        cards=ask.cards,
+        memory_mib=ask.memory_mib,
+        memory_milli=ask.memory_pct * MILLI_PER_PCT,
+        compute_milli=ask.cores_pct * MILLI_PER_PCT,
+        whole=ask.whole,
+    )
 
 
 def stages(pod: Pod) -> Iterable[tuple[Container, Stage]]:
@@ -114,8 +119,8 @@ def misspelt(pod: Pod) -> list[str]:
     """Keys that look like ours and are none, each with what was probably meant."""
     faults = []
     for container, _ in stages(pod):
-        for name in sorted(container.resources.limits.keys() | container.resources.requests.keys()):
-            if name.startswith(wire.RESOURCE_DOMAINS) and not _is_known(name):
+        for name in sorted(unread_names(container.resources)):
+            if not name.startswith(wire.MIG_RESOURCES):
                 hint = _hint(name, wire.READ_RESOURCES)
                 faults.append(f"container {container.name}: no resource is called {name}{hint}")
     for key in sorted(pod.metadata.annotations):
@@ -124,11 +129,6 @@ def misspelt(pod: Pod) -> list[str]:
         elif key.startswith("cardwise.dev/") and key not in wire.POD_ANNOTATIONS and key != wire.ANNOTATION_ALLOC:
             faults.append(f"annotation {key}: is none of cardwise's{_hint(key, wire.POD_ANNOTATIONS)}")
     return faults
-
-
-def _is_known(resource: str) -> bool:
-    """True for resources that are read here, have no bearing, or are NVIDIA's own MIG instances."""
-    return resource in wire.READ_RESOURCES | wire.IGNORED_RESOURCES or resource.startswith("nvidia.com/mig-")
 
 
 def _hint(name: str, known: Iterable[str]) -> str:
@@ -153,9 +153,18 @@ class _Annotations:
             self._faults.append(f"annotation {key}: {seen(text)} is none of {', '.join(known)}")
         return known.get(text, otherwise)
 
-    def models(self) -> frozenset[str]:
-        texts = [self._annotations.get(key, "") for key in (wire.ANNOTATION_GPU_MODEL, wire.ANNOTATIONS_HAMI_TYPES[0])]
-        return frozenset(wire.model_token(name) for text in texts for name in text.split(",") if name.strip())
+    def wanted(self) -> frozenset[str]:
+        return self._models(wire.ANNOTATION_GPU_MODEL) | self._models(wire.ANNOTATIONS_HAMI_TYPES[0])
+
+    def unwanted(self) -> frozenset[str]:
+        wanted, unwanted = self.wanted(), self._models(key := wire.ANNOTATIONS_HAMI_TYPES[1])
+        if wanted and not any(Shape(0, unwanted_models=unwanted).takes(model) for model in wanted):
+            self._faults.append(f"annotation {key}: leaves none of {', '.join(sorted(wanted))}; name other models")
+        return unwanted
+
+    def _models(self, key: str) -> frozenset[str]:
+        names = self._annotations.get(key, "").split(",")
+        return frozenset(wire.model_token(name) for name in names if name.strip())
 
     def modes(self) -> frozenset[Isolation]:
         names = [name.strip() for name in self._annotations.get(wire.ANNOTATION_ISOLATION, "").split(",")]

@@ -21,7 +21,7 @@ from cardwise.adapters.quantity import MAX_CARD_MIB, parse_card_mib, parse_count
 from cardwise.core.inventory import CardSpec, NodeSpec
 from cardwise.core.request import Isolation
 from cardwise.errors import UserError
-from cardwise.files import seen
+from cardwise.files import decode_json, seen
 
 UNKNOWN_MODEL = "UNKNOWN"
 """The model of cards on a node without a product label."""
@@ -133,7 +133,7 @@ class Inventory:
     def _hami_cards(self, found: Found[Node], text: str) -> tuple[CardSpec, ...]:
         field = f"node {found.object.metadata.name}, annotation {wire.ANNOTATION_HAMI_CARDS}"
         try:
-            entries = msgspec.json.decode(text, type=list[_HamiCard])
+            entries = decode_json(text, list[_HamiCard])
         except msgspec.DecodeError as exc:
             raise found.error(field, f"is not HAMi's list of cards ({exc}); restart HAMi's device plugin") from exc
         entries.sort(key=lambda entry: entry.index)

@@ -173,4 +173,39 @@ class Pod(_Part, frozen=True):
         return any(each.type == "Initialized" and each.status == "True" for each in self.status.conditions)
 
 
+class Ended(_Part, frozen=True):
+    """How a container ended."""
+
+    exit_code: int = 0
+
+
+class ContainerState(_Part, frozen=True):
+    """What a container does: one of these, or nothing that is known yet."""
+
+    running: dict[str, str] | None = None
+    terminated: Ended | None = None
+
+
+class ContainerStatus(_Part, frozen=True):
+    """A container as its kubelet tells of it. container_id: ``containerd://`` and the runtime's id."""
+
+    name: str = ""
+    container_id: str = msgspec.field(name="containerID", default="")
+    restart_count: int = 0
+    state: ContainerState = ContainerState()
+
+
+class LocalPodStatus(PodStatus, frozen=True):
+    """``status`` of a pod, with its containers."""
+
+    init_container_statuses: list[ContainerStatus] = []
+    container_statuses: list[ContainerStatus] = []
+
+
+class LocalPod(Pod, frozen=True):
+    """A pod as the agent of its node reads it."""
+
+    status: LocalPodStatus = LocalPodStatus()
+
+
 ENDED = frozenset({"Succeeded", "Failed"})

@@ -15,7 +15,7 @@ import msgspec
 
 from cardwise.adapters.kube_objects import Node, Pod
 from cardwise.errors import InputError
-from cardwise.files import read_text, seen
+from cardwise.files import decode_json, read_text, seen
 
 COMMAND = "kubectl get nodes,pods -A -o json"
 WANT = f"the output of `{COMMAND}`"
@@ -118,10 +118,10 @@ _DecodedT = TypeVar("_DecodedT")
 
 def _decode(source: Source, start: int | None, data: bytes, kind: type[_DecodedT]) -> _DecodedT:
     try:
-        return msgspec.json.decode(data, type=kind)
+        return decode_json(data, kind)
     except msgspec.ValidationError as exc:
         raise _not_as_expected(source, start, str(exc)) from exc
-    except (msgspec.DecodeError, RecursionError) as exc:
+    except msgspec.DecodeError as exc:
         raise _malformed(source, str(exc)) from exc
 
 

@@ -14,6 +14,7 @@ from cardwise.adapters.claims import MODE_NAMES, NAMED_MODES
 from cardwise.adapters.kube_objects import Node
 from cardwise.adapters.quantity import MAX_CARD_MIB, parse_mib, parse_milli
 from cardwise.core.inventory import CardSpec, NodeSpec
+from cardwise.files import decode_json
 
 
 class _Card(msgspec.Struct, omit_defaults=True):
@@ -37,7 +38,7 @@ def encode_cards(cards: Sequence[CardSpec]) -> str:
 def decode_cards(text: str) -> tuple[CardSpec, ...]:
     """Read an inventory annotation. Raises ValueError if it is none."""
     try:
-        told = msgspec.json.decode(text, type=list[_Card])
+        told = decode_json(text, list[_Card])
     except msgspec.DecodeError as exc:
         raise ValueError(f"{wire.ANNOTATION_CARDS} is not readable: {exc}") from exc
     for card in told:
@@ -80,6 +81,6 @@ def node_load(node: Node) -> dict[str, float]:
     """Utilization by card; empty if none is told. Raises ValueError that names the node."""
     text = node.metadata.annotations.get(wire.ANNOTATION_LOAD, "{}")
     try:
-        return msgspec.json.decode(text, type=dict[str, float])
+        return decode_json(text, dict[str, float])
     except msgspec.DecodeError as exc:
         raise ValueError(f"node {node.metadata.name}: {wire.ANNOTATION_LOAD} is not readable: {exc}") from exc

@@ -23,6 +23,8 @@ READ_RESOURCES = frozenset(
 )
 IGNORED_RESOURCES = frozenset({"nvidia.com/priority"})
 """Known, and without a bearing on whether a pod fits."""
+MIG_RESOURCES = "nvidia.com/mig-"
+"""How NVIDIA's names of MIG instances begin."""
 RESOURCE_DOMAINS = ("nvidia.com/", "cardwise.dev/")
 """A resource of these domains that is not known is worth a note: it may be a misspelt ask."""
 
@@ -38,6 +40,7 @@ ANNOTATION_HAMI_CARDS = "hami.io/node-nvidia-register"
 ANNOTATION_HAMI_ALLOCATED = "hami.io/vgpu-devices-allocated"
 """On a pod: per container, ended by ``;``, its cards, each ``uuid,type,MiB,percent`` and ended by ``:``."""
 ANNOTATIONS_HAMI_TYPES = ("nvidia.com/use-gputype", "nvidia.com/nouse-gputype")
+"""On a pod: card models that will do, and card models that will not (comma-separated)."""
 
 ANNOTATION_ALLOC, LABEL_BOUND = "cardwise.dev/alloc", "cardwise.dev/bound"
 """On a pod, written with its Binding and by the scheduler alone: the allocation; and that there is one."""
@@ -45,6 +48,7 @@ ANNOTATION_CLASS, ANNOTATION_WORKLOAD = "cardwise.dev/class", "cardwise.dev/work
 ANNOTATION_EXCLUSIVE, ANNOTATION_MIX = "cardwise.dev/exclusive", "cardwise.dev/mix"
 ANNOTATION_MODEL, ANNOTATION_GPU_MODEL = "cardwise.dev/model", "cardwise.dev/gpu-model"
 ANNOTATION_ISOLATION = "cardwise.dev/isolation"
+ANNOTATION_PROCESSES = "cardwise.dev/processes"
 POD_ANNOTATIONS = frozenset(
     {
         ANNOTATION_CLASS,
@@ -54,10 +58,12 @@ POD_ANNOTATIONS = frozenset(
         ANNOTATION_MODEL,
         ANNOTATION_GPU_MODEL,
         ANNOTATION_ISOLATION,
+        ANNOTATION_PROCESSES,
     }
 )
 """On a pod, written by users: latency class, workload class, whether it wants its cards to its tenant alone, whether
-training and inference may mix, the weights it loads, card models and isolation modes that will do (comma-separated)."""
+training and inference may mix, the weights it loads, card models and isolation modes that will do (comma-separated),
+how many processes of each container use a card at a time (MPS limits each of them)."""
 ANNOTATION_CARDS, ANNOTATION_LOAD = "cardwise.dev/cards", "cardwise.dev/load"
 ANNOTATION_CACHED_MODELS = "cardwise.dev/cached-models"
 """On a node, written by its agent: inventory, recent utilization, and the weights on its disk (comma-separated)."""
@@ -65,6 +71,10 @@ ANNOTATION_FREED = "cardwise.dev/freed"
 """On a node, written by the scheduler to wake pods that wait: capacity came free there."""
 CONDITION_CONSISTENT = "CardwiseConsistent"
 """On a node: False while its pods hold cards or amounts that it does not have."""
+CONDITION_MPS = "CardwiseMPSReady"
+"""On a node: False while its MPS daemon is not there or does not hold a limit."""
+LEASE_AGENT_PREFIX = "cardwise-agent-"
+"""Of the Lease that the agent of a node renews; the node's name follows."""
 ENV_ALLOC = "CARDWISE_ALLOC"
 """In a container: its pod's allocation, from the annotation."""
 SCHEDULER_NAME = "cardwise"

@@ -92,6 +92,8 @@ def _show(console: Console, told: Mapping[str, Any], faults: list[str]) -> None:
     console.print(f"  {told['nodes_fit']} of {told['nodes_total']} nodes fit{': ' + why if why else ''}")
     for node in told["nodes"][:SHOWN]:
         _show_node(console, node)
+    for advice in {node["reason"]["advice"]: None for node in told["nodes"] if node["reason"] and not node["cards"]}:
+        console.print(f"  {advice}")
     if len(told["nodes"]) > SHOWN:
         console.print(f"{len(told['nodes']) - SHOWN} more nodes with --json, or one with --node NAME")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import signal
 import sys
@@ -10,31 +11,34 @@ from types import FrameType
 import click
 
 import cardwise
-from cardwise.cli.explain import explain_command
-from cardwise.cli.replay import replay_command
-from cardwise.cli.scheduler import scheduler_command
-from cardwise.cli.synth import synth_command
 from cardwise.cli.terminal import guard_stdout
-from cardwise.cli.tune import tune_command
-from cardwise.cli.up import up_command
 from cardwise.errors import CardwiseError, UserError
 from cardwise.files import plain
 
 EXIT_USER, EXIT_SYSTEM = 2, 1
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+COMMANDS = ("replay", "tune", "synth", "scheduler", "agent", "mig", "up", "explain", "advise")
+"""Each has a module of its name beside this one, and in it ``<name>_command``."""
+
+
+class _Commands(click.Group):
+    """Imports a command when it is asked for: the agent on a node has no use, and no memory, for what replay needs."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *COMMANDS})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return super().get_command(ctx, cmd_name)
+        found: click.Command = getattr(importlib.import_module(f"cardwise.cli.{cmd_name}"), f"{cmd_name}_command")
+        return found
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(cardwise.__version__, message="%(prog)s %(version)s")
 def cli() -> None:
     """Share GPU cards between inference services on Kubernetes, safely and densely."""
-
-
-cli.add_command(replay_command)
-cli.add_command(tune_command)
-cli.add_command(synth_command)
-cli.add_command(scheduler_command)
-cli.add_command(up_command)
-cli.add_command(explain_command)
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ from cardwise.errors import UserError
 from cardwise.files import check_output, plain
 from cardwise.replay.batch import Job, run_jobs
 from cardwise.replay.need import Need, cards_needed
-from cardwise.replay.outcome import Replayed
+from cardwise.replay.outcome import Replayed, Run
 from cardwise.replay.table import render
 from cardwise.replay.workload import ARRIVALS_MAX, CHURN_LIFETIMES, Regime
 
@@ -114,9 +114,16 @@ def _tell(results: list[Replayed], need: Need | None, *, as_json: bool) -> None:
         console().print(plain(need.sentence))
 
 
+class Report(msgspec.Struct, omit_defaults=True):
+    """The documented object: docs/reference/replay-json.md. need: of a dump only."""
+
+    runs: list[Run]
+    need: Need | None = None
+
+
 def as_json_text(results: list[Replayed], need: Need | None) -> str:
-    """The documented object: docs/reference/replay-json.md."""
-    told = {"runs": [each.run for each in results]} | ({"need": need} if need else {})
+    """What ``--json`` prints."""
+    told = Report([each.run for each in results], need)
     return msgspec.json.format(msgspec.json.encode(told)).decode() + "\n"
 
 

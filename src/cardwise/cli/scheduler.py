@@ -16,7 +16,8 @@ import click
 def scheduler_command(config: Path | None, kubeconfig: Path | None, context: str | None, identity: str) -> None:
     """Decide for kube-scheduler which card a pod gets (extender and admission webhook)."""
     from cardwise.adapters.kube.client import connect  # noqa: PLC0415 - other commands start without HTTP libraries
-    from cardwise.scheduler.main import log_as_json, run  # noqa: PLC0415
+    from cardwise.process import log_as_json  # noqa: PLC0415
+    from cardwise.scheduler.main import run  # noqa: PLC0415
     from cardwise.scheduler.settings import read_settings  # noqa: PLC0415
 
     settings = read_settings(config)

@@ -20,6 +20,7 @@ from cardwise.files import check_output, plain, seen, write_text
 from cardwise.replay.workload import ARRIVALS_MAX, Regime
 
 EXIT_NO_IMPROVEMENT = 3
+ARRIVALS = 12_000
 
 
 @click.command("tune")
@@ -38,9 +39,7 @@ EXIT_NO_IMPROVEMENT = 3
 @click.option(
     "--arrivals",
     type=click.IntRange(100, ARRIVALS_MAX),
-    default=12_000,
-    show_default=True,
-    help="Pods per churn run.",
+    help=f"Pods per churn run.  [default: {ARRIVALS}]",
 )
 @click.option(
     "--held-out",
@@ -59,7 +58,7 @@ def tune_command(
     policy: str,
     cases: tuple[str, ...],
     evaluations: int,
-    arrivals: int,
+    arrivals: int | None,
     held_out: float,
     seed: int,
     workers: int,
@@ -73,12 +72,15 @@ def tune_command(
     """
     from cardwise.replay.tune import Case, TunePlan, tune  # noqa: PLC0415 - its libraries are optional and slow to load
 
+    parsed = tuple(Case(*_parsed_case(case)) for case in cases)
+    if arrivals is not None and all(case.regime is not Regime.CHURN for case in parsed):
+        raise UserError("--arrivals goes with a churn case, and every --case is fill: leave it out, or add one")
     plan = TunePlan(
         start=choose_policy(policy),
-        cases=tuple(Case(*_parsed_case(case)) for case in cases),
+        cases=parsed,
         evaluations=evaluations,
         held_out=held_out,
-        arrivals=arrivals,
+        arrivals=arrivals or ARRIVALS,
         seed=seed,
     )
     check_output(out, [*history_input.files, *([Path(policy)] if policy.endswith(".toml") else [])])

@@ -40,6 +40,22 @@ class Allocation:
 
 
 @dataclass(frozen=True, slots=True)
+class BoundPod:
+    """A pod on a node, as the cluster tells of it. ``allocation``: None if it asks for no cards, or nobody gave any."""
+
+    claim: Claim
+    node: str
+    allocation: Allocation | None = None
+    initialized: bool = False
+
+    @property
+    def order(self) -> tuple[int, int, str]:
+        """Earlier allocations come first: where two contradict each other, the later one is in the wrong."""
+        order = (self.allocation.epoch, self.allocation.seq) if self.allocation else (0, 0)
+        return (*order, self.claim.uid)
+
+
+@dataclass(frozen=True, slots=True)
 class Hold:
     """What a pod takes of one card, as one amount."""
 
@@ -90,15 +106,16 @@ def beyond(claim: Claim, allocation: Allocation) -> list[Hold]:
     so_far: dict[str, tuple[int, int]] = {}
     most: dict[str, tuple[int, int]] = {}
     for ask in claim.asks:
+        moments: dict[str, tuple[int, int]] = {}
         for share in granted.get(ask.container, ()):
-            moment = _add(so_far.get(share.uuid), share)
-            if ask.stage is Stage.SIDECAR:
-                so_far[share.uuid] = moment
-            elif ask.stage is Stage.INIT:
-                memory, compute = final.get(share.uuid, (0, 0))
-                over = (max(moment[0] - memory, 0), max(moment[1] - compute, 0))
-                before = most.get(share.uuid, (0, 0))
-                most[share.uuid] = (max(over[0], before[0]), max(over[1], before[1]))
+            moments[share.uuid] = _add(moments.get(share.uuid, so_far.get(share.uuid)), share)
+        if ask.stage is Stage.SIDECAR:
+            so_far |= moments
+        for uuid, moment in moments.items() if ask.stage is Stage.INIT else ():
+            memory, compute = final.get(uuid, (0, 0))
+            over = (max(moment[0] - memory, 0), max(moment[1] - compute, 0))
+            before = most.get(uuid, (0, 0))
+            most[uuid] = (max(over[0], before[0]), max(over[1], before[1]))
     return [Hold(uuid, memory, compute) for uuid, (memory, compute) in most.items() if memory or compute]
 
 

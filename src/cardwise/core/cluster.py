@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import numpy as np
@@ -56,7 +56,7 @@ class Cluster:
       cpu_free_milli, host_memory_free_mib: int64 [N], never below 0; cpu_left_milli, host_memory_left_mib: the same,
       below 0 where pods run that do not fit by their requests; memory_free_mib, compute_free_milli: int64 [N, C];
       free_milli: int64 [N, C], the scarcer of a card's memory and compute in thousandths of the card, rounded down; 0
-      for a fenced card. What packing policies look at.
+      for a fenced card and for a MIG instance in use. What packing policies look at.
       card_slices: int64 [N, C], how many slices a card holds;
       class_slices: int64 [N, C, 2, 2], of them by workload class (inference, training) and ``mixes`` (no, yes);
       card_tenant: int64 [N, C], NO_TENANT, MANY_TENANTS or the tenant's number; exclusive_slices: int64 [N, C].
@@ -120,12 +120,13 @@ class Cluster:
     # ---------------------------------------------------------------- building
 
     @classmethod
-    def build(cls, nodes: Sequence[NodeSpec]) -> Cluster:
+    def build(cls, nodes: Sequence[NodeSpec], *, doubles: bool = False) -> Cluster:
         """Make an empty cluster from inventory.
 
+        doubles: two nodes may tell one card; who allows that must fence them.
         Raises ValueError if two nodes share a name, two cards a UUID, or an amount is negative.
         """
-        check_inventory(nodes)
+        check_inventory(nodes, doubles=doubles)
         n, c = len(nodes), max((len(node.cards) for node in nodes), default=0)
         models = tuple(sorted({card.model for node in nodes for card in node.cards}))
         domains = tuple(sorted({node.domain for node in nodes}))
@@ -287,11 +288,13 @@ class Cluster:
             free_mib = int(self.memory_free_mib[i, place])
             free_milli = int(self.compute_free_milli[i, place])
             slices = int(self.card_slices[i, place])
-            if memory_mib > free_mib or held.compute_milli > free_milli or (shape.whole and slices):
+            alone = shape.whole or self.card_isolation[i, place] == Isolation.MIG
+            if memory_mib > free_mib or held.compute_milli > free_milli or (slices and alone):
+                wish = " as a whole card" if shape.whole else " of a MIG instance" if alone else ""
                 raise OversoldError(
                     f"card {self.cards[i][place].uuid} on {self.node_names[i]} has {free_mib} MiB and {free_milli} "
                     f"milli left beside {slices} slices, {held.request.name} asks for {memory_mib} and "
-                    f"{held.compute_milli}{' as a whole card' if shape.whole else ''}"
+                    f"{held.compute_milli}{wish}"
                 )
 
     def _apply(self, held: Slice, *, taken: bool) -> None:
@@ -326,7 +329,8 @@ class Cluster:
         i, p = node_idx, place
         healthy = bool(self.card_healthy[i, p])
         memory_milli = int(self.memory_free_mib[i, p]) * MILLI_PER_CARD // int(self.memory_total_mib[i, p])
-        self.free_milli[i, p] = min(memory_milli, int(self.compute_free_milli[i, p])) if healthy else 0
+        shut = not healthy or (self.card_isolation[i, p] == Isolation.MIG and self.card_slices[i, p])
+        self.free_milli[i, p] = 0 if shut else min(memory_milli, int(self.compute_free_milli[i, p]))
         mode = int(self.card_model[i, p]) * len(Isolation) + int(self.card_isolation[i, p])
         self.card_kind[i, p] = mode * 2 + healthy
 
@@ -384,6 +388,30 @@ class Cluster:
 
     # ---------------------------------------------------------------- copies
 
+    def adopt(self, before: Cluster, names: Iterable[str]) -> None:
+        """Take over what is reserved and measured on these nodes, whose specs are the same in ``before``.
+
+        For a cluster just built: nothing is reserved on it yet. Costs O(slices taken over), without checking any.
+        """
+        rows = {before.node_idx[name]: self.node_idx[name] for name in names}
+        theirs, ours = list(rows), list(rows.values())
+        width = min(before.card_exists.shape[1], self.card_exists.shape[1])
+        for name in _RESERVED_ARRAYS:
+            mine, old = getattr(self, name), getattr(before, name)
+            if mine.ndim == 1:
+                mine[ours] = old[theirs]
+            else:
+                mine[ours, :width] = old[theirs, :width]
+        self.exclusive_total = int(self.exclusive_slices.sum())
+        self.class_total = self.class_slices.sum(axis=(0, 1, 3)).tolist()
+        self._tenant_ids = dict(before._tenant_ids)
+        for pod, held in before.slices.items():
+            if held.node_idx in rows:
+                self.slices[pod] = replace(held, node_idx=rows[held.node_idx])
+        self.on_card = {(rows[i], place): set(pods) for (i, place), pods in before.on_card.items() if i in rows}
+        services = {service: pods & self.slices.keys() for service, pods in before.service_slices.items()}
+        self.service_slices = {service: pods for service, pods in services.items() if pods}
+
     def snapshot(self) -> Cluster:
         """A copy to try things on: changing arrays are copied, inventory is shared."""
         twin = copy.copy(self)
@@ -399,7 +427,7 @@ class Cluster:
         return twin
 
 
-_CHANGING_ARRAYS = (
+_RESERVED_ARRAYS = (
     "cpu_left_milli",
     "host_memory_left_mib",
     "cpu_free_milli",
@@ -411,13 +439,16 @@ _CHANGING_ARRAYS = (
     "class_slices",
     "card_tenant",
     "exclusive_slices",
+    "compute_used_share",
+    "compute_free_reported_milli",
+)
+_CHANGING_ARRAYS = (
+    *_RESERVED_ARRAYS,
     "node_schedulable",
     "node_fenced",
     "card_healthy",
     "card_isolation",
     "card_kind",
-    "compute_used_share",
-    "compute_free_reported_milli",
     "node_stamp",
 )
 

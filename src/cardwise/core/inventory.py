@@ -51,8 +51,11 @@ def link_matrix(node: NodeSpec) -> tuple[tuple[int, ...], ...]:
     return matrix if all(matrix) else ()
 
 
-def check_inventory(nodes: Sequence[NodeSpec]) -> None:
-    """Raises ValueError if names or UUIDs come twice, an amount is impossible, or links are of another node."""
+def check_inventory(nodes: Sequence[NodeSpec], *, doubles: bool = False) -> None:
+    """Raises ValueError if names or UUIDs come twice, an amount is impossible, or links are of another node.
+
+    doubles: a UUID may come twice, on two nodes.
+    """
     names: set[str] = set()
     uuids: set[str] = set()
     for node in nodes:
@@ -61,6 +64,8 @@ def check_inventory(nodes: Sequence[NodeSpec]) -> None:
         names.add(node.name)
         if node.cpu_milli < 0 or node.memory_mib < 0:
             raise ValueError(f"node {node.name}: negative CPU {node.cpu_milli} or memory {node.memory_mib}")
+        if doubles:
+            uuids = set()
         for card in node.cards:
             if card.uuid in uuids:
                 raise ValueError(f"node {node.name}: card {card.uuid} is listed twice")

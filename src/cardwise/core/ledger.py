@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from cardwise.core.allocation import Allocation, holds
+from cardwise.core.allocation import Allocation, BoundPod, Hold, holds
 from cardwise.core.claim import Claim, LatencyClass
 from cardwise.core.cluster import Cluster, OversoldError
 from cardwise.core.inventory import NodeSpec
@@ -20,33 +20,18 @@ from cardwise.core.placement.filter import node_reason
 from cardwise.core.placement.mix import Mix
 from cardwise.core.placement.policy import Policy
 from cardwise.core.reasons import Code, Reason
-from cardwise.core.request import Shape
-from cardwise.units import MILLI_PER_PCT
+from cardwise.core.request import Isolation, Shape
+from cardwise.units import MILLI_PER_CARD, MILLI_PER_PCT
 
 MakePolicies = Callable[[Cluster, Mix], Mapping[LatencyClass, Policy]]
+MOST_PCT = MILLI_PER_CARD // MILLI_PER_PCT
 FIRST_MIX = Mix((Shape(1, memory_mib=4096, compute_milli=200), Shape(1, whole=True)), (1.0, 1.0))
 """What is expected of a cluster that has not seen a pod yet."""
 
 
 @dataclass(frozen=True, slots=True)
-class BoundPod:
-    """A pod on a node, as the cluster tells of it. ``allocation``: None if it asks for no cards, or nobody gave any."""
-
-    claim: Claim
-    node: str
-    allocation: Allocation | None = None
-    initialized: bool = False
-
-    @property
-    def order(self) -> tuple[int, int, str]:
-        """Earlier allocations come first: where two contradict each other, the later one is in the wrong."""
-        order = (self.allocation.epoch, self.allocation.seq) if self.allocation else (0, 0)
-        return (*order, self.claim.uid)
-
-
-@dataclass(frozen=True, slots=True)
 class Conflict:
-    """A pod whose allocation cannot be true beside the others."""
+    """What cannot be true. pod: whose allocation it is; empty where it is the node's own report."""
 
     pod: str
     node: str
@@ -61,6 +46,8 @@ class Ledger:
     epoch: the leader's number, written into each allocation.
     freed: names of nodes on which capacity came free since someone last took the set.
     fresh: UIDs of pods that were held or confirmed since the last list of pods began: it may not have them.
+    unlisted: those of them that it did not have: they came after it, or went before it. Somebody must ask.
+    conflicts: by the pod's UID, or by the node where it is the node's own.
     """
 
     make_policies: MakePolicies
@@ -71,6 +58,7 @@ class Ledger:
     loads: dict[str, dict[str, float]] = field(default_factory=dict)
     freed: set[str] = field(default_factory=set)
     fresh: set[str] = field(default_factory=set)
+    unlisted: set[str] = field(default_factory=set)
     epoch: int = 0
     seq: int = 0
     outdated: bool = False
@@ -80,7 +68,9 @@ class Ledger:
     _pods_mixed: int = 0
     _parts: dict[str, list[str]] = field(default_factory=dict)
     _on_node: dict[str, set[str]] = field(default_factory=dict)
-    _card: dict[str, tuple[int, int]] = field(default_factory=dict)
+    _troubles: dict[str, set[str]] = field(default_factory=dict)
+    _built: dict[str, NodeSpec] = field(default_factory=dict)
+    _places: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Start with an empty cluster."""
@@ -93,6 +83,10 @@ class Ledger:
         self.nodes = {node.name: node for node in nodes}
         self.pods = {pod.claim.uid: pod for pod in pods}
         self.under_way = {uid: held for uid, held in self.under_way.items() if uid not in self.pods}
+        self._on_node = {}
+        for pod in (*self.pods.values(), *self.under_way.values()):
+            self._on_node.setdefault(pod.node, set()).add(pod.claim.uid)
+        self._built = {}
         self.rebuild()
 
     def begin_list(self) -> None:
@@ -102,6 +96,7 @@ class Ledger:
     def take_list(self, listed: Collection[str], bound: Iterable[BoundPod]) -> None:
         """Take over a list of pods: what was known when it began and is not in it is gone.
 
+        What became known since then and is not in it is kept, as ``unlisted``.
         listed: UIDs of all pods of the list; bound: those of them that are on a node.
         """
         for uid in self.under_way.keys() - self.fresh - set(listed):
@@ -109,13 +104,14 @@ class Ledger:
         told = {pod.claim.uid: pod for pod in bound}
         later = [pod for uid, pod in self.pods.items() if uid in self.fresh and uid not in told]
         self.reset(self.nodes.values(), [*told.values(), *later])
+        self.unlisted = {uid for uid in self.fresh if self.knows(uid)} - set(listed)
 
     def put_node(self, spec: NodeSpec) -> None:
         """A node came or changed. New hardware makes the ledger ``outdated``: call :meth:`rebuild` before deciding."""
         before = self.nodes.get(spec.name)
-        self.nodes[spec.name] = spec
         if before == spec:
             return
+        self.nodes[spec.name] = spec
         if before is None or _hardware(before) != _hardware(spec):
             self.outdated = True
             if before is not None and spec.name in self.cluster.node_idx:
@@ -135,13 +131,15 @@ class Ledger:
     def report_load(self, node: str, used_share: Mapping[str, float]) -> None:
         """Recent utilization by card UUID, in [0, 1]."""
         self.loads[node] = dict(used_share)
-        for uuid, share in used_share.items():
-            if uuid in self._card and self.cluster.node_names[self._card[uuid][0]] == node:
-                self.cluster.report_card(*self._card[uuid], compute_used_share=min(max(share, 0.0), 1.0))
+        places = self._places.get(node, {})
+        for uuid in used_share.keys() & places.keys():
+            share = min(max(used_share[uuid], 0.0), 1.0)
+            self.cluster.report_card(self.cluster.node_idx[node], places[uuid], compute_used_share=share)
 
     def put_pod(self, pod: BoundPod) -> None:
         """A pod is bound, or a bound pod changed."""
         uid = pod.claim.uid
+        self.unlisted.discard(uid)
         if self.pods.get(uid) == pod:
             return
         if uid in self.pods or uid in self.under_way:
@@ -152,6 +150,11 @@ class Ledger:
     def drop_pod(self, uid: str) -> None:
         """A pod is gone or has ended. A pod that is not known is no error: deletes are told twice, or late."""
         if uid in self.pods:
+            self._forget(uid)
+
+    def disown(self, uid: str) -> None:
+        """A pod is known to be gone for good, bound or not: a binding under way cannot land any more."""
+        if self.knows(uid):
             self._forget(uid)
 
     # ---------------------------------------------------------------- bindings under way
@@ -209,6 +212,10 @@ class Ledger:
         held = self.pods.get(uid) or self.under_way.get(uid)
         return held.allocation if held else None
 
+    def name_of(self, uid: str) -> str | None:
+        """Namespace and name of a pod that is counted."""
+        return self._known(uid).claim.name if self.knows(uid) else None
+
     def pods_on(self, node: str) -> list[BoundPod]:
         """Pods that are counted on a node, earliest allocation first."""
         return sorted(map(self._known, self._on_node.get(node, ())), key=lambda pod: pod.order)
@@ -231,7 +238,7 @@ class Ledger:
                 inner = self.cluster.mark()
                 try:
                     self._reserve(guess)
-                except (OversoldError, _UnknownCardError, KeyError):  # the cluster has changed since it was guessed
+                except (OversoldError, _ImpossibleError, KeyError):  # the cluster has changed since it was guessed
                     self.cluster.undo(inner)
                 else:
                     self.cluster.keep(inner)
@@ -242,21 +249,26 @@ class Ledger:
     # ---------------------------------------------------------------- inside
 
     def rebuild(self) -> None:
-        """Build the cluster anew from nodes, pods and holds."""
-        nodes, doubled = _told_once(sorted(self.nodes.values(), key=lambda node: node.name))
-        self.cluster = Cluster.build(nodes)
-        self.outdated = False
-        self._parts, self._on_node, self.conflicts = {}, {}, {each.pod: each for each in doubled}
-        for each in doubled:
-            self.cluster.fence(self.cluster.node_idx[each.node], fenced=True)
-        self._card = {card.uuid: (i, p) for i, cards in enumerate(self.cluster.cards) for p, card in enumerate(cards)}
-        for pod in (*self.pods.values(), *self.under_way.values()):
-            self._on_node.setdefault(pod.node, set()).add(pod.claim.uid)
-        for node in self._on_node:
+        """Build the cluster anew. Nodes that are as they were keep what is counted on them, the others are counted."""
+        specs = sorted(self.nodes.values(), key=lambda node: node.name)
+        kept = {node.name for node in specs if self._built.get(node.name) is node and node.name not in self._troubles}
+        self._parts = {uid: parts for uid, parts in self._parts.items() if kept and self._known(uid).node in kept}
+        before, self.cluster = self.cluster, Cluster.build([_distinct(node) for node in specs], doubles=True)
+        self.cluster.adopt(before, kept)
+        self._built, self.outdated = dict(self.nodes), False
+        self._places = {
+            name: {card.uuid: place for place, card in enumerate(cards)}
+            for name, cards in zip(self.cluster.node_names, self.cluster.cards, strict=True)
+        }
+        self.conflicts, self._troubles = {}, {}
+        for doubled in _doubled(specs):
+            self._note(f"node {doubled.node}", doubled)
+            self.cluster.fence(self.cluster.node_idx[doubled.node], fenced=True)
+        for node in self._on_node.keys() - kept:
             self._recount(node)
-        for node, load in self.loads.items():
-            self.report_load(node, load)
-        self.freed |= self.nodes.keys()
+        for node in self.loads.keys() - kept:
+            self.report_load(node, self.loads[node])
+        self.freed |= self.nodes.keys() - kept
         if len(self.pods) > 2 * self._pods_mixed:
             self.renew_policies()
         else:
@@ -284,18 +296,31 @@ class Ledger:
         self.pods.pop(uid, None)
         self.under_way.pop(uid, None)
         self.fresh.discard(uid)
+        self.unlisted.discard(uid)
         self._on_node[pod.node].discard(uid)
         if not self._on_node[pod.node]:
             del self._on_node[pod.node]
         troubled = self._has_conflict(pod.node)
         self._lift(uid)
-        self.conflicts.pop(uid, None)
+        self._clear(uid)
         if troubled:
             self._recount(pod.node)
         self.freed.add(pod.node)
 
     def _has_conflict(self, node: str) -> bool:
-        return bool(self.conflicts) and any(conflict.node == node for conflict in self.conflicts.values())
+        return node in self._troubles
+
+    def _note(self, key: str, conflict: Conflict) -> None:
+        self.conflicts[key] = conflict
+        self._troubles.setdefault(conflict.node, set()).add(key)
+
+    def _clear(self, key: str) -> None:
+        conflict = self.conflicts.pop(key, None)
+        if conflict is None:
+            return
+        self._troubles[conflict.node].discard(key)
+        if not self._troubles[conflict.node]:
+            del self._troubles[conflict.node]
 
     def _recount(self, node: str) -> None:
         """Count all pods of a node afresh, earliest allocation first, and fence it if some cannot be true."""
@@ -304,7 +329,7 @@ class Ledger:
         pods = self.pods_on(node)
         for pod in pods:
             self._lift(pod.claim.uid)
-            self.conflicts.pop(pod.claim.uid, None)
+            self._clear(pod.claim.uid)
         for pod in pods:
             if not self._place(pod):
                 self._place(replace(pod, allocation=None))
@@ -321,9 +346,9 @@ class Ledger:
         mark = self.cluster.mark()
         try:
             parts = self._reserve(pod)
-        except (OversoldError, _UnknownCardError) as exc:
+        except (OversoldError, _ImpossibleError) as exc:
             self.cluster.undo(mark)
-            self.conflicts[pod.claim.uid] = Conflict(pod.claim.name, pod.node, str(exc))
+            self._note(pod.claim.uid, Conflict(pod.claim.name, pod.node, str(exc)))
             return False
         self.cluster.keep(mark)
         self._parts[pod.claim.uid] = parts
@@ -333,18 +358,20 @@ class Ledger:
         """Take what a pod holds, one part per card; names of the parts. The first carries CPU and host memory."""
         node_idx = self.cluster.node_idx[pod.node]
         parts: list[str] = []
-        for shape, places in self._wanted(pod, node_idx):
+        for shape, places in self._wanted(pod):
             part = f"{pod.claim.uid}#{len(parts)}"
             self.cluster.reserve(pod.claim.request(shape, host=not parts, name=part), node_idx, places, running=True)
             parts.append(part)
         return parts
 
-    def _wanted(self, pod: BoundPod, node_idx: int) -> Iterable[tuple[Shape, tuple[int, ...]]]:
+    def _wanted(self, pod: BoundPod) -> Iterable[tuple[Shape, tuple[int, ...]]]:
         held = holds(pod.claim, pod.allocation, initialized=pod.initialized) if pod.allocation else []
-        for hold in held:
-            card_node_idx, place = self._card.get(hold.uuid, (-1, -1))
-            if card_node_idx != node_idx:
-                raise _UnknownCardError(f"{pod.node} reports no card {hold.uuid}")
+        for hold in self._as_slices(pod.node, held):
+            place = self._places[pod.node].get(hold.uuid)
+            if place is None:
+                raise _ImpossibleError(f"{pod.node} reports no card {hold.uuid}")
+            if hold.compute_pct > MOST_PCT and not hold.whole:
+                raise _ImpossibleError(f"card {hold.uuid} on {pod.node}: one pod holds {hold.compute_pct} % of it")
             if hold.whole:
                 yield Shape(1, whole=True), (place,)
             else:  # a hold of compute alone takes 1 MiB: a slice of no memory cannot be asked for
@@ -353,39 +380,67 @@ class Ledger:
         if not held:
             yield Shape(0), ()
 
+    def _as_slices(self, node: str, held: Iterable[Hold]) -> Iterable[Hold]:
+        """What a pod holds of a MIG instance is one slice: one pod has it, its containers one after the other."""
+        instances: dict[str, Hold] = {}
+        for hold in held:
+            place, node_idx = self._places[node].get(hold.uuid), self.cluster.node_idx[node]
+            if place is None or self.cluster.isolation_of(node_idx, place) is not Isolation.MIG:
+                yield hold
+            elif (before := instances.get(hold.uuid)) is None:
+                instances[hold.uuid] = hold
+            else:
+                memory_mib, compute_pct = before.memory_mib + hold.memory_mib, before.compute_pct + hold.compute_pct
+                instances[hold.uuid] = Hold(hold.uuid, memory_mib, compute_pct, before.whole or hold.whole)
+        yield from instances.values()
+
     def _report(self, spec: NodeSpec) -> None:
         node_idx = self.cluster.node_idx[spec.name]
         self.cluster.set_schedulable(node_idx, spec.schedulable)
         self.cluster.report_cached_models(node_idx, spec.cached_models)
-        for place, card in enumerate(spec.cards):
+        for place, card in enumerate(_distinct(spec).cards):
             self.cluster.report_card(node_idx, place, healthy=card.healthy, isolation=card.isolation)
+        self._built[spec.name] = spec
 
 
-class _UnknownCardError(ValueError):
-    """An allocation names a card that its node does not report."""
+class _ImpossibleError(ValueError):
+    """An allocation names a card that its node does not report, or takes more than a card has."""
 
 
-def _told_once(nodes: Iterable[NodeSpec]) -> tuple[list[NodeSpec], list[Conflict]]:
-    """The nodes; one that tells a card of an earlier one has no cards: a card is in one place, and which is not known.
+def _doubled(nodes: Iterable[NodeSpec]) -> Iterator[Conflict]:
+    """A conflict for each node that tells a card which is told elsewhere: it is in one place, and which is not known.
 
     So it is when a machine comes back under another name, or its cards have moved, and the old node is still there.
     """
-    once: list[NodeSpec] = []
-    doubled: list[Conflict] = []
-    owners: dict[str, str] = {}
+    tellers: dict[str, list[str]] = {}
     for node in nodes:
-        twice = [card.uuid for card in node.cards if card.uuid in owners]
-        if twice:
-            text = f"{owners[twice[0]]} reports card {twice[0]} too; delete the node that is no more"
-            doubled.append(Conflict(f"node {node.name}", node.name, text))
-            once.append(replace(node, cards=()))
-            continue
-        once.append(node)
-        owners |= dict.fromkeys((card.uuid for card in node.cards), node.name)
-    return once, doubled
+        for card in node.cards:
+            tellers.setdefault(card.uuid, []).append(node.name)
+    told = set[str]()
+    for uuid, names in tellers.items():
+        for name in names if len(names) > 1 else ():
+            if name not in told:
+                told.add(name)
+                other = next((each for each in names if each != name), None)
+                yield Conflict("", name, _doubled_text(uuid, name, other))
+
+
+def _doubled_text(uuid: str, node: str, other: str | None) -> str:
+    if other is None:
+        return f"{node} reports card {uuid} twice"
+    return f"{other} reports card {uuid} too; delete the node that is no more"
+
+
+def _distinct(node: NodeSpec) -> NodeSpec:
+    """The node with each of its cards once; without links if there were more, for those no longer match."""
+    cards = {card.uuid: card for card in reversed(node.cards)}
+    if len(cards) == len(node.cards):
+        return node
+    return replace(node, cards=tuple(replace(card, links=()) for card in reversed(cards.values())))
 
 
 def _hardware(node: NodeSpec) -> tuple[object, ...]:
     """What of a node cannot change without building the cluster anew."""
-    cards = tuple((card.uuid, card.model, card.memory_mib, card.links) for card in node.cards)
+    mig = Isolation.MIG  # what lies on a card counts otherwise there
+    cards = tuple((card.uuid, card.model, card.memory_mib, card.links, card.isolation is mig) for card in node.cards)
     return (node.cpu_milli, node.memory_mib, node.domain, cards)

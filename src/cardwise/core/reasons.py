@@ -27,6 +27,7 @@ class Code(enum.Enum):
     CARD_TENANT = "card-tenant"
     CARD_WORKLOAD = "card-workload"
     CARD_IN_USE = "card-in-use"
+    CARD_INSTANCE = "card-instance"
     CARD_MEMORY = "card-memory"
     CARD_COMPUTE = "card-compute"
 
@@ -88,8 +89,8 @@ WORDINGS: dict[Code, Wording] = {
     ),
     Code.CARD_MODEL: Wording(
         "other card model",
-        "the card is a {model}, the pod allows only {asked}",
-        "allow more models, or none to allow all",
+        "the card's model is {model}, the pod allows {allowed}",
+        "allow more models; a pod that names none takes any",
     ),
     Code.CARD_ISOLATION: Wording(
         "other isolation mode",
@@ -110,6 +111,11 @@ WORDINGS: dict[Code, Wording] = {
         "card in use",
         "the card holds {slices} slices, the pod asks for a whole card",
         "ask for a slice (MiB and percent) if the workload does not need all of a card",
+    ),
+    Code.CARD_INSTANCE: Wording(
+        "MIG instance in use",
+        "the MIG instance is in use, and one pod at a time has it",
+        "wait for an instance, or divide idle cards anew (cardwise mig on their node)",
     ),
     Code.CARD_MEMORY: Wording(
         "too little card memory",

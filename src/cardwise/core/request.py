@@ -43,6 +43,7 @@ class Shape:
     compute_milli: thousandths of each card's compute, 1-1000; 0 asks for no compute limit.
     whole: all of each card; the four fields above are then fixed by the card.
     models: card models that will do, exact tokens, folded to upper case by the reader; empty means any.
+    unwanted_models: card models that will not do, nor their variants: A100 is A100-SXM4-80GB too, but not A1000.
     isolation: modes that will do; empty means any that shares (or a whole card, if ``whole``).
     cpu_milli, host_memory_mib: what the pod takes of the node beside its cards.
     """
@@ -53,6 +54,7 @@ class Shape:
     compute_milli: int = 0
     whole: bool = False
     models: frozenset[str] = frozenset()
+    unwanted_models: frozenset[str] = frozenset()
     isolation: frozenset[Isolation] = frozenset()
     cpu_milli: int = 0
     host_memory_mib: int = 0
@@ -89,6 +91,12 @@ class Shape:
     def is_slice(self) -> bool:
         """True if the shape leaves room on its cards for others."""
         return self.cards > 0 and not self.whole
+
+    def takes(self, model: str) -> bool:
+        """True if cards of this model will do."""
+        if self.models and model not in self.models:
+            return False
+        return not any(f"{model}-".startswith(f"{each}-") for each in self.unwanted_models)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,18 +27,25 @@ class PolicyNeed:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """cards_held: held today, None where that is not told. policies: in the order asked."""
+    """cards_held: held today, None where that is not told. policies: in the order asked.
+
+    pods_sliced: pods that ask for less than whole cards; without any, no policy can place them on fewer cards.
+    """
 
     cards_total: int
     cards_held: int | None
     policies: tuple[PolicyNeed, ...]
+    pods_sliced: int
 
     @property
     def sentence(self) -> str:
         """For people."""
         today = "" if self.cards_held is None else f"{self.cards_held:,} of {self.cards_total:,} cards are held today. "
+        alike = len({(each.cards, each.pods_without_place) for each in self.policies}) == 1 < len(self.policies)
         anew = ", ".join(f"{each.policy} {_cards(each)}" for each in self.policies)
-        return f"{today}The same pods placed anew need: {anew}."
+        told = f"{_cards(self.policies[0])} by every policy" if alike else anew
+        whole = "" if self.pods_sliced else " They hold whole cards: say what they really need with --slice."
+        return f"{today}The same pods placed anew need: {told}.{whole}"
 
 
 def cards_needed(history: History, policies: Sequence[PolicyChoice]) -> Need:
@@ -51,7 +58,8 @@ def cards_needed(history: History, policies: Sequence[PolicyChoice]) -> Need:
     running = [pod for pod in history.pods if pod.node and pod.request.shape.cards]
     told = all(pod.cards_held for pod in running)
     held = len(frozenset[str]().union(*(pod.cards_held for pod in running))) if running and told else None
-    return Need(sum(len(node.cards) for node in history.nodes), held, tuple(needs))
+    sliced = sum(pod.request.shape.is_slice for pod in history.pods)
+    return Need(sum(len(node.cards) for node in history.nodes), held, tuple(needs), sliced)
 
 
 def _cards(need: PolicyNeed) -> str:

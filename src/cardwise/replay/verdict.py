@@ -125,7 +125,10 @@ def headline(contenders: Sequence[Contender], ground: Ground) -> str:
     """The result in one sentence."""
     best = contenders[0]
     if ground.regime == "fill":
-        leaves = f"{best.name} leaves {best.mean(unallocated):,.0f} of {ground.cards_total:,} cards {ground.idle_word}"
+        left = f"{best.mean(unallocated):,.0f} of {ground.cards_total:,} cards {ground.idle_word}"
+        if len(contenders) > 1 and len({f"{each.mean(unallocated):,.0f}" for each in contenders}) == 1:
+            return f"{'Both' if len(contenders) == 2 else 'All'} policies leave {left}."
+        leaves = f"{best.name} leaves {left}"
         return _beside(leaves, contenders, lambda each: f"{each.mean(unallocated):,.0f}")
     if any(any(each.values(refused)) for each in contenders):
         refuses = f"{best.name} refuses {percent(best.mean(refused))} of the GPU asked for"

@@ -15,8 +15,9 @@ import numpy as np
 
 from cardwise.adapters.claims import claim_of
 from cardwise.adapters.extender_v1 import MOST_SCORE, ExtenderArgs, ExtenderFilterResult, HostPriority
+from cardwise.core.allocation import BoundPod
 from cardwise.core.claim import Claim
-from cardwise.core.ledger import BoundPod, Ledger
+from cardwise.core.ledger import Ledger
 from cardwise.core.placement.offer import Offer, offer, scores
 from cardwise.core.reasons import Code, Reason
 from cardwise.errors import UserError
@@ -137,7 +138,7 @@ class Extender:
     def _words(self, code: Code, claim: Claim) -> str:
         """The short reason; where the cluster has no such card at all, which it has."""
         asked = frozenset[str]().union(*(ask.shape.models for ask in claim.asks))
-        if code is Code.CARD_MODEL and not asked & set(self.ledger.cluster.models):
+        if code is Code.CARD_MODEL and asked and not asked & set(self.ledger.cluster.models):
             models = ", ".join(self.ledger.cluster.models) or "no cards"
-            return f"no card here is a {' or '.join(sorted(asked))}, there are {models}"
+            return f"no card here is of model {' or '.join(sorted(asked))}, there are {models}"
         return Reason(code).short

@@ -9,24 +9,20 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
-import signal
 import socket
-import ssl
-import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import structlog
-from msgspec.structs import replace
 
 from cardwise.adapters.kube.port import ClusterPort
 from cardwise.core.ledger import Ledger
-from cardwise.errors import UserError
+from cardwise.process import end_if_failed, until_stopped
 from cardwise.scheduler.binder import Binder
+from cardwise.scheduler.certificates import Certificates
 from cardwise.scheduler.extender import Extender
 from cardwise.scheduler.leader import Leader
 from cardwise.scheduler.server import Parts, Server, serve
@@ -57,7 +53,9 @@ class Scheduler:
         extender = Extender(ledger, time.monotonic)
         elected = _Elected(watching, ledger)
         who = identity or f"{socket.gethostname()}-{os.getpid()}"
-        leader = Leader(port, settings.namespace, settings.lease, who, time.monotonic, elected.begin)
+        leader = Leader(
+            port, settings.namespace, settings.lease, who, time.monotonic, elected.begin, elected.last_epoch
+        )
 
         def why_not() -> str | None:
             if not watching.synced:
@@ -71,22 +69,27 @@ class Scheduler:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[tuple[int, int]]:
         """Run until the ``with`` ends; the extender's and the webhook's port (0 without a webhook)."""
+        extender_tls, webhook_tls = (
+            _certificates(self.settings, self.settings.client_ca_file),
+            _certificates(self.settings),
+        )
         tasks = [
             asyncio.create_task(self.parts.watching.follow(self.parts.port), name="watching"),
             asyncio.create_task(self.leader.run(), name="leader"),
             asyncio.create_task(self.waking.run(), name="waking"),
             asyncio.create_task(self._renew_policies(), name="policies"),
+            *(asyncio.create_task(each.follow(), name="certificates") for each in (extender_tls, webhook_tls) if each),
         ]
         for task in tasks:
-            task.add_done_callback(_end_if_failed)
+            task.add_done_callback(end_if_failed)
         server, runners, ports = Server(self.parts), [], []
         try:
-            tls, settings = _tls(self.settings), self.settings
-            apps = [(server.extender_app(known_only=bool(settings.client_ca_file)), settings.port, tls)]
+            settings = self.settings
+            apps = [(server.extender_app(known_only=bool(settings.client_ca_file)), settings.port, extender_tls)]
             if settings.webhook_port:
-                apps.append((server.webhook_app(), settings.webhook_port, _tls(replace(settings, client_ca_file=""))))
-            for app, wanted, context in apps:
-                runner, taken = await serve(app, settings.host, wanted, context)
+                apps.append((server.webhook_app(), settings.webhook_port, webhook_tls))
+            for app, wanted, tls in apps:
+                runner, taken = await serve(app, settings.host, wanted, tls.context if tls else None)
                 runners.append(runner)
                 ports.append(taken)
             log.info("listening", host=settings.host, extender=ports[0], webhook=ports[1] if len(ports) > 1 else None)
@@ -111,51 +114,26 @@ class _Elected:
     watching: Watching
     ledger: Ledger
 
-    async def begin(self, epoch: int) -> None:
-        self.ledger.epoch, self.ledger.seq = epoch, 0
+    async def begin(self, term: int) -> None:
+        """Hear everything, and number what we bind above all that is bound."""
         await self.watching.hear_afresh()
+        self.ledger.epoch, self.ledger.seq = max(term, 1 + self._highest()), 0
+
+    def last_epoch(self) -> int | None:
+        """The highest epoch of the allocations that are known; None while no pods are."""
+        return self._highest() if self.watching.pods_synced else None
+
+    def _highest(self) -> int:
+        held = (*self.ledger.pods.values(), *self.ledger.under_way.values())
+        return max((pod.allocation.epoch for pod in held if pod.allocation), default=0)
 
 
-def _end_if_failed(task: asyncio.Task[None]) -> None:
-    """A part that died would leave a scheduler that looks alive: end the process, and be started again."""
-    if not task.cancelled() and task.exception() is not None:
-        log.critical("a part of the scheduler died", part=task.get_name(), exc_info=task.exception())
-        os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _tls(settings: Settings) -> ssl.SSLContext | None:
+def _certificates(settings: Settings, client_ca_file: str = "") -> Certificates | None:
     if not settings.tls_cert_file:
         return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    try:
-        context.load_cert_chain(settings.tls_cert_file, settings.tls_key_file or None)
-        if settings.client_ca_file:
-            context.load_verify_locations(settings.client_ca_file)
-            context.verify_mode = ssl.CERT_OPTIONAL  # probes show none; the verbs ask for one
-    except (OSError, ssl.SSLError) as exc:
-        raise UserError(f"tls-cert-file {settings.tls_cert_file}: {exc}; give a PEM certificate and its key") from exc
-    return context
+    return Certificates(settings.tls_cert_file, settings.tls_key_file, client_ca_file)
 
 
 async def run(port: ClusterPort, settings: Settings, identity: str = "") -> None:
     """Run until SIGTERM or SIGINT."""
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with Scheduler.build(port, settings, identity).running():
-        await stop.wait()
-    log.info("stopped")
-
-
-def log_as_json() -> None:
-    """One JSON object per line on stderr, times in UTC (SPEC A9)."""
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.dict_tracebacks,
-            structlog.processors.JSONRenderer(),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
+    await until_stopped(Scheduler.build(port, settings, identity).running())

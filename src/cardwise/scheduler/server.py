@@ -22,6 +22,7 @@ from cardwise.adapters.extender_v1 import ExtenderArgs, ExtenderBindingArgs, Ext
 from cardwise.adapters.kube.port import ClusterPort
 from cardwise.core.ledger import Ledger
 from cardwise.errors import ClusterError, UserError
+from cardwise.files import decode_json
 from cardwise.scheduler import telling, webhook
 from cardwise.scheduler.binder import Binder
 from cardwise.scheduler.extender import Extender
@@ -194,7 +195,7 @@ async def _alive(_request: web.Request) -> web.Response:
 
 async def _read(request: web.Request, kind: type[_ArgsT]) -> _ArgsT:
     try:
-        return msgspec.json.decode(await request.read(), type=kind)
+        return decode_json(await request.read(), kind)
     except msgspec.DecodeError as exc:
         raise UserError(f"not {kind.__name__}: {exc}") from exc
 

@@ -11,9 +11,9 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -24,12 +24,14 @@ from cardwise.core.ledger import MakePolicies
 from cardwise.core.placement.mix import Mix
 from cardwise.core.placement.policy import Policy
 from cardwise.errors import InputError, UserError
-from cardwise.files import read_text
+from cardwise.files import read_settings_file
 
 WANT = "the scheduler's settings in TOML (see cardwise scheduler --help)"
 
 DEFAULT_POLICY = {LatencyClass.SENSITIVE.value: "balanced", LatencyClass.BEST_EFFORT.value: "dense"}
 """SPEC B2 for what must answer fast; SPEC B3 for what is there to fill cards."""
+Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+Seed = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 
 
 class Settings(msgspec.Struct, forbid_unknown_fields=True, rename="kebab", frozen=True):
@@ -43,27 +45,20 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True, rename="kebab", froze
     namespace: str = "cardwise-system"
     lease: str = "cardwise-scheduler"
     host: str = "0.0.0.0"  # noqa: S104 - kube-scheduler comes from another pod
-    port: int = 10260
-    webhook_port: int = 0
+    port: Port = 10260
+    webhook_port: Port = 0
     tls_cert_file: str = ""
     tls_key_file: str = ""
     client_ca_file: str = ""
     policy: dict[str, str] = msgspec.field(default_factory=lambda: dict(DEFAULT_POLICY))
-    seed: int = 0
+    seed: Seed = 0
 
 
 def read_settings(path: Path | None) -> Settings:
     """Read and check the file; defaults without one. Raises InputError that names the key."""
     if path is None:
         return Settings()
-    try:
-        content = tomllib.loads(read_text(path, WANT))
-        settings = msgspec.convert(content, Settings)
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(str(path), f"is not TOML: {error}; give {WANT}") from error
-    except msgspec.ValidationError as error:
-        message, _, where = str(error).partition(" - at `$")
-        raise InputError(str(path), f"{message}; give {WANT}", field=where.strip("`.") or None) from error
+    settings = read_settings_file(path, WANT, Settings)
     if settings.webhook_port and not (settings.tls_cert_file and settings.tls_key_file):
         raise InputError(str(path), "the webhook needs tls-cert-file and tls-key-file", field="webhook-port")
     if settings.client_ca_file and not settings.tls_cert_file:

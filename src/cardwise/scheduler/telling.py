@@ -6,13 +6,21 @@ The answers come from the ledger and the policy that decide. Refuses to guess at
 from __future__ import annotations
 
 import math
+from collections import Counter
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from cardwise.adapters.allocations import encode
+from cardwise.core.allocation import BoundPod
 from cardwise.core.claim import Claim
-from cardwise.core.ledger import BoundPod, Ledger
-from cardwise.core.placement.explain import NodeView, explain_node, refusals
-from cardwise.core.reasons import Reason
+from cardwise.core.ledger import Ledger
+from cardwise.core.placement.explain import NodeView, explain_node
+from cardwise.core.placement.filter import node_reason
+from cardwise.core.placement.offer import Offer, offer
+from cardwise.core.placement.policy import Policy
+from cardwise.core.reasons import Code, Reason
 from cardwise.core.request import PodRequest
 from cardwise.units import MILLI_PER_PCT
 
@@ -24,14 +32,14 @@ def explain(ledger: Ledger, claim: Claim, node: str | None = None) -> dict[str, 
     """Why, per node and card: rules, then scores, then what was reported. ``node``: this one only."""
     if ledger.outdated:
         ledger.rebuild()
-    policy, cluster, lead = ledger.policy(claim), ledger.cluster, claim.lead
+    policy, cluster, costs = ledger.policy(claim), ledger.cluster, ledger.policy(claim).costs(claim.lead)
     held = ledger.pods.get(claim.uid) or ledger.under_way.get(claim.uid)
-    counts = refusals(cluster, policy.granted(lead))
+    found = _asked_everywhere(ledger, claim)
     if node is not None:
         chosen = [cluster.node_idx[node]] if node in cluster.node_idx else []
     else:
-        costs = policy.costs(lead)
-        chosen = sorted(range(cluster.nodes_total), key=lambda i: (costs[i], cluster.node_names[i]))[:MOST_NODES]
+        nodes = range(cluster.nodes_total)
+        chosen = sorted(nodes, key=lambda i: (i in found.refused, costs[i], cluster.node_names[i]))[:MOST_NODES]
     return {
         "pod": claim.name,
         "uid": claim.uid,
@@ -40,10 +48,33 @@ def explain(ledger: Ledger, claim: Claim, node: str | None = None) -> dict[str, 
         "bound_to": held.node if held else None,
         "allocation": encode(held.allocation) if held and held.allocation else None,
         "nodes_total": cluster.nodes_total,
-        "nodes_fit": cluster.nodes_total - sum(counts.values()),
-        "refusals": [{"code": code.value, "short": Reason(code).short, "nodes": n} for code, n in counts.items()],
-        "nodes": [_node(explain_node(policy, lead, i)) for i in chosen],
+        "nodes_fit": len(found.ranked),
+        "refusals": [{"code": code.value, "short": Reason(code).short, "nodes": n} for code, n in _counts(found)],
+        "nodes": [_node(_view(policy, claim, i, refused=i in found.refused)) for i in chosen],
     }
+
+
+def _asked_everywhere(ledger: Ledger, claim: Claim) -> Offer:
+    """What ``filter`` would answer if kube-scheduler offered all nodes."""
+    asked = replace(claim, uid=f"{claim.uid} asked")  # the pod may hold cards already
+    total = ledger.cluster.nodes_total
+    return offer(ledger.policy(claim), asked, np.arange(total), total)
+
+
+def _counts(found: Offer) -> list[tuple[Code, int]]:
+    """How many nodes refuse for which reason, most nodes first."""
+    return Counter(found.refused.values()).most_common()
+
+
+def _view(policy: Policy, claim: Claim, node_idx: int, *, refused: bool) -> NodeView:
+    """The node as the pod's largest ask sees it; where that alone would fit, the reason of the other asks."""
+    view = explain_node(policy, claim.lead, node_idx)
+    if view.reason is not None or not refused:
+        return view
+    others = (policy.granted(claim.request(ask.shape, host=False)) for ask in claim.running_asks)
+    reasons = (node_reason(policy.cluster, request, node_idx) for request in others)
+    reason = next(filter(None, reasons), Reason(Code.NODE_TOGETHER))
+    return replace(view, reason=reason, cost=math.inf, factors={}, places=())
 
 
 def state(ledger: Ledger, pending: dict[str, Claim], waiting: dict[str, Claim]) -> dict[str, Any]:
@@ -68,22 +99,23 @@ def state(ledger: Ledger, pending: dict[str, Claim], waiting: dict[str, Claim]) 
         nodes.append({"name": name, "fenced": bool(cluster.node_fenced[i]), "cards": cards})
     return {
         "nodes": nodes,
-        "pending": [_pending(ledger, claim, uid in waiting) for uid, claim in pending.items() if claim.asks],
+        "pending": _pending(ledger, [claim for claim in pending.values() if claim.asks], waiting),
         "conflicts": [{"pod": c.pod, "node": c.node, "text": c.text} for c in ledger.conflicts.values()],
     }
 
 
-def _pending(ledger: Ledger, claim: Claim, refused: bool) -> dict[str, Any]:
-    policy = ledger.policy(claim)
-    counts = refusals(ledger.cluster, policy.granted(claim.lead))
-    fit = ledger.cluster.nodes_total - sum(counts.values())
-    why = ", ".join(f"{n} {Reason(code).short}" for code, n in counts.items())
-    return {
-        "pod": claim.name,
-        "refused": refused,
-        "nodes_fit": fit,
-        "why": f"{fit}/{ledger.cluster.nodes_total} nodes fit" + (f": {why}" if why else ""),
-    }
+def _pending(ledger: Ledger, claims: list[Claim], waiting: dict[str, Claim]) -> list[dict[str, Any]]:
+    """Pods that are not bound. Replicas of one template are asked about once."""
+    total, told, answers = ledger.cluster.nodes_total, list[dict[str, Any]](), dict[Claim, Offer]()
+    for claim in claims:
+        kind = replace(claim, uid="", name="")
+        if kind not in answers:
+            answers[kind] = _asked_everywhere(ledger, claim)
+        fit = len(answers[kind].ranked)
+        why = ", ".join(f"{n} {Reason(code).short}" for code, n in _counts(answers[kind]))
+        whole = f"{fit}/{total} nodes fit" + (f": {why}" if why else "")
+        told.append({"pod": claim.name, "refused": claim.uid in waiting, "nodes_fit": fit, "why": whole})
+    return told
 
 
 def _slices(ledger: Ledger, node: str, uuid: str) -> list[dict[str, Any]]:
@@ -116,6 +148,7 @@ def _ask(container: str, stage: str, request: PodRequest) -> dict[str, Any]:
         "memory_pct": shape.memory_milli // MILLI_PER_PCT,
         "compute_pct": shape.compute_milli // MILLI_PER_PCT,
         "models": sorted(shape.models),
+        "unwanted_models": sorted(shape.unwanted_models),
     }
 
 

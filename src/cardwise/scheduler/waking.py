@@ -84,11 +84,15 @@ class Waking:
         self._untried, self._freed = {}, set()
 
     async def tell_conflicts(self) -> None:
-        """Write a condition where a node's pods contradict its cards, with their names; and again when that is over."""
-        texts: dict[str, str] = {}
+        """Write a condition where pods contradict a node's cards, with their names, or two nodes each other.
+
+        And again when that is over.
+        """
+        told: dict[str, list[str]] = {}
         for conflict in sorted(self.ledger.conflicts.values(), key=lambda each: each.pod):
-            text = f"{conflict.pod}: {conflict.text}"
-            texts[conflict.node] = f"{texts[conflict.node]}; {text}" if conflict.node in texts else text
+            text = f"{conflict.pod}: {conflict.text}" if conflict.pod else conflict.text
+            told.setdefault(conflict.node, []).append(text)
+        texts = {node: "; ".join(each) for node, each in told.items()}
         for node in sorted(texts.keys() | self.watching.inconsistent | self._told.keys()):
             text = texts.get(node, "")
             known = node in self.watching.inconsistent if node not in self._told else bool(self._told[node])

@@ -12,14 +12,15 @@ import structlog
 from cardwise.adapters import wire
 from cardwise.adapters.allocations import bound_pod
 from cardwise.adapters.claims import read_claim
+from cardwise.adapters.kube.feed import backoff_s
 from cardwise.adapters.kube.port import All, ClusterPort, Gone, Listing, Lost, NodeEvent, PodEvent, Put
 from cardwise.adapters.kube_objects import Node, Pod
 from cardwise.adapters.node_cards import node_load, node_spec
-from cardwise.core.allocation import Allocation, Share
+from cardwise.core.allocation import Allocation, BoundPod, Share
 from cardwise.core.claim import Claim
 from cardwise.core.inventory import NodeSpec
-from cardwise.core.ledger import BoundPod, Ledger
-from cardwise.errors import ClusterError
+from cardwise.core.ledger import Ledger
+from cardwise.errors import ClusterError, NotFoundError
 
 log = structlog.get_logger()
 
@@ -39,6 +40,7 @@ class Watching:
     pods_synced: bool = False
     nodes_synced: bool = False
     lists: int = 0
+    _missed: asyncio.Event = field(default_factory=asyncio.Event)
     _reading: asyncio.Task[None] | None = None
     _afresh: asyncio.Future[None] | None = None
 
@@ -52,6 +54,7 @@ class Watching:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._follow_nodes(port))
             tasks.create_task(self._follow_pods(port))
+            tasks.create_task(self._follow_unlisted(port))
 
     async def _follow_nodes(self, port: ClusterPort) -> None:
         async for event in port.follow_nodes():
@@ -72,6 +75,35 @@ class Watching:
         async with contextlib.aclosing(port.follow_pods()) as events:  # type: ignore[type-var]
             async for event in events:
                 self.hear_pod(event)
+
+    async def _follow_unlisted(self, port: ClusterPort) -> None:
+        while True:
+            await self._missed.wait()
+            self._missed.clear()
+            failures = 0
+            while not await self.read_back(port):
+                failures += 1
+                await asyncio.sleep(backoff_s(failures))
+
+    async def read_back(self, port: ClusterPort) -> bool:
+        """Ask for each pod that the last list did not have: one that went before it is told by no event.
+
+        One that is there came after the list, so the stream will tell of it. False if some could not be asked for.
+        """
+        failed = False
+        for uid in sorted(self.ledger.unlisted):
+            name, lists = self.ledger.name_of(uid), self.lists
+            try:
+                there = name is not None and await _is_there(port, name, uid)
+            except ClusterError as exc:
+                log.warning("a pod that was in no list could not be read, it stays counted", pod=name, why=str(exc))
+                failed = True
+                continue
+            if not there:
+                self.ledger.disown(uid)
+            elif lists == self.lists:  # else the answer may be older than the list that does not have the pod
+                self.ledger.unlisted.discard(uid)
+        return not failed
 
     async def hear_afresh(self) -> None:
         """Have all pods listed again, and wait until they were. Raises ClusterError if that fails at once."""
@@ -120,12 +152,14 @@ class Watching:
         self.uids = {pod.name: pod.metadata.uid for pod in living}
         self.ledger.take_list(self.uids.values(), [_bound(pod) for pod in living if pod.spec.node_name])
         self.pending = {
-            pod.metadata.uid: read_claim(pod)[0]
+            pod.metadata.uid: _claim(pod)
             for pod in living
             if not pod.spec.node_name and pod.metadata.uid not in self.ledger.pods
         }
         self.pods_synced = True
         self.lists += 1
+        if self.ledger.unlisted:
+            self._missed.set()
 
     def _put_pod(self, pod: Pod) -> None:
         if pod.ended:
@@ -136,7 +170,7 @@ class Watching:
             self.pending.pop(pod.metadata.uid, None)
             self.ledger.put_pod(_bound(pod))
         elif pod.metadata.uid not in self.ledger.pods:  # else it is news from before the binding
-            self.pending[pod.metadata.uid] = read_claim(pod)[0]
+            self.pending[pod.metadata.uid] = _claim(pod)
 
     def _drop_pod(self, pod: Pod) -> None:
         self.pending.pop(pod.metadata.uid, None)
@@ -173,8 +207,8 @@ class Watching:
             self.inconsistent.add(name)
         try:
             return node_spec(node)
-        except ValueError as exc:
-            log.error("a node's inventory is unreadable, it takes no slices", node=name, why=str(exc))
+        except Exception as exc:  # noqa: BLE001 - whatever one object does to its reader, the others are read
+            log.error("a node's inventory is unreadable, it takes no slices", node=name, why=_why(exc))
             return NodeSpec(name, 0, 0, schedulable=False)
 
 
@@ -184,11 +218,36 @@ def _is_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
+async def _is_there(port: ClusterPort, name: str, uid: str) -> bool:
+    """Whether this very pod, not the next of its name, is there and has not ended."""
+    try:
+        pod = await port.get_pod(*name.split("/", 1))
+    except NotFoundError:
+        return False
+    return pod.metadata.uid == uid and not pod.ended
+
+
+def _why(exc: Exception) -> str:
+    """Our own errors say it all; of others the kind may be all that there is."""
+    return str(exc) if isinstance(exc, ValueError) else repr(exc)
+
+
+def _claim(pod: Pod) -> Claim:
+    """What a pod that is not bound asks for, as far as it can be read."""
+    try:
+        return read_claim(pod)[0]
+    except Exception as exc:  # noqa: BLE001 - see _spec
+        log.error("a pod's asks are unreadable", pod=pod.name, why=_why(exc))
+        return Claim(pod.metadata.uid, pod.name)
+
+
 def _load(node: Node) -> dict[str, float]:
     try:
         return node_load(node)
-    except ValueError as exc:
-        log.error("a node's load is unreadable, its cards count as not measured", why=str(exc))
+    except Exception as exc:  # noqa: BLE001 - see _spec
+        log.error(
+            "a node's load is unreadable, its cards count as not measured", node=node.metadata.name, why=_why(exc)
+        )
         return {}
 
 
@@ -196,7 +255,7 @@ def _bound(pod: Pod) -> BoundPod:
     """An allocation that cannot be read holds a card that no node has: it fences the node, for it is not none."""
     try:
         return bound_pod(pod)
-    except ValueError as exc:
-        log.error("a pod's allocation is unreadable, its node is fenced", why=str(exc))
+    except Exception as exc:  # noqa: BLE001 - see _spec
+        log.error("a pod's allocation is unreadable, its node is fenced", pod=pod.name, why=_why(exc))
         nowhere = Allocation(pod.spec.node_name, (("", (Share("(unreadable allocation)", 0, 0),)),))
         return BoundPod(Claim(pod.metadata.uid, pod.name), pod.spec.node_name, nowhere)

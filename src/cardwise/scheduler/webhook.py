@@ -18,7 +18,7 @@ from cardwise.adapters.claims import read_claim, stages
 from cardwise.adapters.kube_objects import Container, Pod
 from cardwise.core.claim import Claim
 from cardwise.errors import UserError
-from cardwise.files import seen
+from cardwise.files import decode_json, seen
 
 JSON_PATCH = "JSONPatch"
 Patch = list[dict[str, Any]]
@@ -29,7 +29,7 @@ _ALLOC_ENV = {"name": wire.ENV_ALLOC, "valueFrom": {"fieldRef": {"fieldPath": _A
 def review(body: bytes) -> bytes:
     """Answer an ``admission.k8s.io/v1`` AdmissionReview of a pod. Raises UserError if it is none."""
     try:
-        told = msgspec.json.decode(body)
+        told = decode_json(body, dict[str, Any])
         request = told["request"]
         pod, raw = msgspec.convert(request["object"], Pod), request["object"]
     except (msgspec.DecodeError, msgspec.ValidationError, KeyError, TypeError) as exc:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cardwise.adapters import wire
@@ -18,21 +18,27 @@ from cardwise.files import seen
 LABEL_HOSTNAME = "kubernetes.io/hostname"
 MOST_CARDS, MOST_CPU, MOST_PODS = 64, 4096, 110
 """Per node; 110 pods are the kubelet's own limit."""
+CARD_MIB = 24576
+"""Of cards whose memory is not given."""
 WRITE = "write name=gpu-a,model=A100,memory=81920,cards=8,cpu=64; host-memory (MiB) and zone may follow"
 _UUIDS = uuid.UUID("6ba7b811-9dad-11d1-80b4-00c04fd430c8")
 
 
 @dataclass(frozen=True, slots=True)
 class HollowNode:
-    """A node with cards of one model. ``memory_mib`` is each card's, ``host_memory_mib`` the node's own."""
+    """A node with cards of one model. ``memory_mib`` is each card's, ``host_memory_mib`` the node's own.
+
+    notes: what had to be assumed about it.
+    """
 
     name: str
     model: str = "A10"
-    memory_mib: int = 24576
+    memory_mib: int = CARD_MIB
     cards: int = 4
     cpu: int = 64
     host_memory_mib: int = 262144
     zone: str = ""
+    notes: tuple[str, ...] = ()
 
     @property
     def labels(self) -> dict[str, str]:
@@ -87,8 +93,10 @@ def parse_node(text: str) -> HollowNode:
         given[key] = value
     if "name" not in given:
         raise UserError(f"--node {seen(text)}: has no name; {WRITE}")
+    assumed = f"node {given['name']}: memory not given, {CARD_MIB} MiB assumed"
     try:
-        return HollowNode(**{_KEYS[key][0]: _KEYS[key][1](value) for key, value in given.items()})
+        node = HollowNode(**{_KEYS[key][0]: _KEYS[key][1](value) for key, value in given.items()})
+        return node if "memory" in given or not node.cards else replace(node, notes=(assumed,))
     except ValueError as exc:
         raise UserError(f"--node {seen(text)}: {exc}; {WRITE}") from exc
 

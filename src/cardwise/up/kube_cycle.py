@@ -29,6 +29,7 @@ from cardwise.scheduler.binder import Binder
 from cardwise.scheduler.extender import Extender
 
 OURS = frozenset({"", wire.DEFAULT_SCHEDULER, wire.SCHEDULER_NAME})
+NO_CPU, NO_MEMORY = "Insufficient cpu", "Insufficient memory"
 
 
 @dataclass(slots=True)
@@ -66,13 +67,21 @@ class Room:
         if self.pods < 1:
             return "Too many pods"
         if claim.cpu_milli > self.cpu_milli:
-            return "Insufficient cpu"
-        return "Insufficient memory" if claim.host_memory_mib > self.memory_mib else ""
+            return NO_CPU
+        return NO_MEMORY if claim.host_memory_mib > self.memory_mib else ""
 
     @property
     def free_share(self) -> float:
         """Mean of CPU and memory left, in [0, 1]."""
         return (self.cpu_milli / max(self.cpu_total_milli, 1) + self.memory_mib / max(self.memory_total_mib, 1)) / 2
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """Why a pod waits, as a pod event says it. said: what its nodes said, what most of them said first."""
+
+    why: str
+    said: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -83,7 +92,7 @@ class Cycle:
     extender: Extender
     binder: Binder
     pods: dict[str, Pod] = field(default_factory=dict)
-    parked: dict[str, str] = field(default_factory=dict)
+    parked: dict[str, Parked] = field(default_factory=dict)
     rooms: dict[str, Room] = field(default_factory=dict)
     _claims: dict[str, Claim] = field(default_factory=dict)
     _ready: list[tuple[int, int, str]] = field(default_factory=list)
@@ -204,17 +213,17 @@ class Cycle:
         pod = self._next()
         if pod is None:
             return False
-        why = await self._schedule(pod)
-        if why:
-            self.parked[pod.metadata.uid] = why
+        parked = await self._schedule(pod)
+        if parked:
+            self.parked[pod.metadata.uid] = parked
         else:  # the kubelet's part: containers start at once
             self.cluster.start_pod(pod.metadata.namespace, pod.metadata.name)
         return True
 
-    async def _schedule(self, pod: Pod) -> str:
-        """1. the node's own rules, 2. the extender's, 3. scores, 4. bind. Returns an empty text, or why not."""
+    async def _schedule(self, pod: Pod) -> Parked | None:
+        """1. the node's own rules, 2. the extender's, 3. scores, 4. bind. Returns why not, or None."""
         if pod.spec.scheduler_name not in OURS:
-            return f"waits for the scheduler {pod.spec.scheduler_name}, which is not emulated here"
+            return Parked(f"waits for the scheduler {pod.spec.scheduler_name}, which is not emulated here")
         claim = self._claims[pod.metadata.uid]
         refused = {name: room.refusal(pod, claim) for name, room in self.rooms.items()}
         names = [name for name, why in refused.items() if not why]
@@ -223,7 +232,7 @@ class Cycle:
         if names:
             answer = self.extender.filter(ExtenderArgs(pod, names))
             if answer.error:
-                return answer.error
+                return Parked(answer.error)
             refused |= answer.failed_and_unresolvable_nodes | answer.failed_nodes
             names = answer.node_names
         if not names:
@@ -231,24 +240,25 @@ class Cycle:
         scores = {each.host: each.score for each in self.extender.prioritize(ExtenderArgs(pod, names))}
         node = min(names, key=lambda name: (-scores[name], name))
         metadata = pod.metadata
-        return await self.binder.bind(ExtenderBindingArgs(metadata.name, metadata.namespace, metadata.uid, node))
+        why = await self.binder.bind(ExtenderBindingArgs(metadata.name, metadata.namespace, metadata.uid, node))
+        return Parked(why) if why else None
 
-    async def _bind_plain(self, pod: Pod, names: Iterable[str]) -> str:
+    async def _bind_plain(self, pod: Pod, names: Iterable[str]) -> Parked | None:
         """Pods without an ask for cards never reach the extender."""
         node = min(names, key=lambda name: (-self.rooms[name].free_share, name))
         metadata = pod.metadata
         try:
             await self.cluster.bind(Binding(metadata.namespace, metadata.name, metadata.uid, node, {}, {}))
         except ClusterError as exc:
-            return str(exc)
-        return ""
+            return Parked(str(exc))
+        return None
 
-    def _told(self, refused: dict[str, str]) -> str:
+    def _told(self, refused: dict[str, str]) -> Parked:
         counts = Counter(why for why in refused.values() if why)
-        said = ", ".join(
-            f"{count} {why}" for why, count in sorted(counts.items(), key=lambda each: (-each[1], each[0]))
-        )
-        return f"0/{len(self.rooms)} nodes are available" + (f": {said}" if said else "")
+        ranked = sorted(counts.items(), key=lambda each: (-each[1], each[0]))
+        said = ", ".join(f"{count} {why}" for why, count in ranked)
+        text = f"0/{len(self.rooms)} nodes are available" + (f": {said}" if said else "")
+        return Parked(text, tuple(why for why, _ in ranked))
 
 
 def _asks_for_cards(pod: Pod) -> bool:

@@ -91,7 +91,7 @@ def compare_once(wish: Wish, *, as_json: bool) -> None:
     if as_json:
         _print_json({"compared": rows})
     else:
-        _console().print(render_comparison(rows))
+        _console().print(render_comparison(rows, [note for node in wish.nodes for note in node.notes]))
 
 
 def _print_json(told: dict[str, Any]) -> None:

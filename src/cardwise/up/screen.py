@@ -31,7 +31,7 @@ def render(state: State, *, most_by_card: int = MOST_BY_CARD) -> RenderableType:
     if state["pending"]:
         parts.append(_pending(state["pending"]))
     parts += [_denied(each) for each in state["denied"]]
-    parts += [Text(plain(f"note: {note}"), style="dim") for note in state["notes"]]
+    parts += _notes(state["notes"])
     if state.get("problem"):
         problem = plain(f"the files cannot be used, shown is the state before: {state['problem']}")
         parts.append(Text(problem, style="bold red"))
@@ -52,8 +52,8 @@ def sentence(summary: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def render_comparison(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """One line per contender, and what it means."""
+def render_comparison(rows: Sequence[Mapping[str, Any]], notes: Iterable[str] = ()) -> RenderableType:
+    """One line per contender, what was assumed, and what it means."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("", no_wrap=True)
     for name in ("cards used", "pods placed", "pods pending", "memory allocated"):
@@ -63,7 +63,7 @@ def render_comparison(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
         used = f"{row['cards_used']} of {row['cards']}"
         table.add_row(row["name"], used, str(row["pods_placed"]), str(row["pods_pending"]), f"{share:.0%}")
     legend = [Text(f"{row['name']}: {_policies(row['policy'])}", style="dim") for row in rows]
-    return Group(table, *legend, Text(meaning(rows), style="bold"))
+    return Group(table, *legend, *_notes(notes), Text(meaning(rows), style="bold"))
 
 
 def meaning(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -160,6 +160,10 @@ def _pending(pending: Sequence[Mapping[str, Any]]) -> RenderableType:
 def _denied(denied: Mapping[str, Any]) -> Text:
     head = f"Denied by the webhook: {denied['workload']} ({denied['where']}): "
     return Text.assemble((plain(head), "bold red"), plain(denied["why"]))
+
+
+def _notes(notes: Iterable[str]) -> list[Text]:
+    return [Text(plain(f"note: {note}"), style="dim") for note in notes]
 
 
 def _policies(policy: Mapping[str, str]) -> str:

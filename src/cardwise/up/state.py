@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -10,13 +10,19 @@ import numpy as np
 
 from cardwise.adapters.kube_objects import Pod
 from cardwise.core.claim import Claim, ContainerAsk
-from cardwise.core.ledger import Ledger
-from cardwise.core.placement.filter import card_reason, node_reason
+from cardwise.core.placement.explain import closest
+from cardwise.core.reasons import Code, Reason
 from cardwise.scheduler import telling
 from cardwise.units import MILLI_PER_PCT
+from cardwise.up.kube_cycle import NO_CPU, NO_MEMORY, Parked
 from cardwise.up.world import World
 
 State = dict[str, Any]
+KUBE_CODES = {NO_CPU: Code.NODE_CPU, NO_MEMORY: Code.NODE_MEMORY}
+CODES = {Reason(code).short: code for code in Code} | KUBE_CODES
+"""What nodes say, in the words that are counted."""
+ROUNDED_UP = frozenset({Code.CARD_IN_USE, Code.CARD_MEMORY, Code.CARD_COMPUTE})
+SHARE = "to share cards leave out --whole-card, or choose another --policy"
 
 
 def state_of(world: World) -> State:
@@ -61,42 +67,53 @@ def _summary(told: State, placed: int) -> dict[str, Any]:
 
 
 def _pending(world: World) -> list[dict[str, Any]]:
-    """In the order of the queue. Pods that ask alike are refused alike: the numbers are worked out once."""
+    """In the order of the queue. Pods that ask alike and are refused alike: the numbers are worked out once."""
     known: dict[object, dict[str, str]] = {}
     pending = []
     for pod in world.cycle.pending:
         claim = world.watching.pending.get(pod.metadata.uid)
         if claim is None:
             continue
-        key = (claim.asks, claim.cpu_milli, claim.host_memory_mib, claim.exclusive, claim.workload, claim.tenant)
+        parked = world.cycle.parked.get(pod.metadata.uid, Parked("is about to be scheduled"))
+        key = (
+            (claim.asks, claim.cpu_milli, claim.host_memory_mib, claim.exclusive, claim.workload, claim.tenant),
+            (claim.latency, parked.said, repr((pod.spec.node_selector, pod.spec.affinity))),
+        )
         if key not in known:
-            known[key] = _closest(world.ledger, claim)
-        pending.append({**_pod(world, pod, claim), **known[key]})
+            known[key] = _numbers(world, pod, claim, parked.said)
+        told = {"pod": claim.name, "service": claim.service or claim.name, "asks": ask_words(claim), "why": parked.why}
+        pending.append({**told, **known[key]})
     return pending
 
 
-def _pod(world: World, pod: Pod, claim: Claim) -> dict[str, Any]:
-    return {
-        "pod": claim.name,
-        "service": claim.service or claim.name,
-        "asks": ask_words(claim),
-        "why": world.cycle.parked.get(pod.metadata.uid, "is about to be scheduled"),
-    }
+def _numbers(world: World, pod: Pod, claim: Claim, said: Sequence[str]) -> dict[str, str]:
+    """Numbers of what most nodes said, where it comes closest to a yes, and what one can do; empty if none has any."""
+    policy = world.ledger.policy(claim)
+    cluster = policy.cluster
+    refused = {name: room.refusal(pod, claim) for name, room in world.cycle.rooms.items()} if claim.asks else {}
+    for word in said if claim.asks else ():
+        code = _code(word)
+        own = word if word in KUBE_CODES else ""  # kube-scheduler's word; else the extender's, of nodes that were left
+        nodes = np.array([refused.get(name) == own for name in cluster.node_names], np.bool_)
+        for asked in (claim.lead, *(claim.request(ask.shape, host=False) for ask in claim.asks)):
+            granted = policy.granted(asked)
+            found = closest(cluster, granted, code, nodes) if code else None
+            if found is None:
+                continue
+            node_idx, place, reason = found
+            where = cluster.node_names[node_idx]
+            if place is not None:
+                where = f"card {place} of {where}, the closest"
+            if granted.shape.whole and not asked.shape.whole and code in ROUNDED_UP:
+                whole = f"policy {policy.name} gives whole cards, whatever a pod asks for"
+                return {"detail": f"{where}: another pod holds it, and {whole}", "advice": SHARE}
+            return {"detail": f"{where}: {reason.long}", "advice": reason.advice}
+    return {"detail": "", "advice": ""}
 
 
-def _closest(ledger: Ledger, claim: Claim) -> dict[str, str]:
-    """The card with the most memory left, why it will not do, and what one can do; empty if that says nothing."""
-    cluster = ledger.cluster
-    if not claim.asks or not cluster.card_exists.any():
-        return {"detail": "", "advice": ""}
-    granted = ledger.policy(claim).granted(claim.lead)
-    free_mib = np.where(cluster.card_exists, cluster.memory_free_mib, -1)
-    node_idx, place = (int(i) for i in np.unravel_index(int(np.argmax(free_mib)), free_mib.shape))
-    reason = card_reason(cluster, granted, node_idx, place) or node_reason(cluster, granted, node_idx)
-    if reason is None:
-        return {"detail": "", "advice": ""}
-    where = f"card {place} of {cluster.node_names[node_idx]}, the one with the most memory free"
-    return {"detail": f"{where}: {reason.long}", "advice": reason.advice}
+def _code(word: str) -> Code | None:
+    """The code of a word that nodes said; the extender has longer words where no card at all is of the model."""
+    return Code.CARD_MODEL if word.startswith("no card here is of model") else CODES.get(word)
 
 
 def ask_words(claim: Claim) -> str:

@@ -44,7 +44,11 @@ class Denied:
 
 @dataclass(slots=True)
 class World:
-    """policy: by latency class, as in the scheduler's settings. notes: what the files hold that is not read."""
+    """A cluster that is not there.
+
+    policy: by latency class, as in the scheduler's settings. notes: what was assumed of the nodes, and what the files
+    hold that is not read.
+    """
 
     nodes: tuple[HollowNode, ...]
     policy: dict[str, str]
@@ -98,7 +102,7 @@ class World:
 
     async def apply(self, manifests: Manifests) -> None:
         """Make the cluster what the files want, and schedule until nothing moves."""
-        self.notes = manifests.notes
+        self.notes = (*(note for node in self.nodes for note in node.notes), *manifests.notes)
         self._reconcile(manifests)
         await self._heard()
         while await self.cycle.step():

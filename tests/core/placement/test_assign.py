@@ -6,9 +6,9 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from cardwise.core.allocation import Allocation, holds
+from cardwise.core.allocation import Allocation, BoundPod, holds
 from cardwise.core.claim import Claim, ContainerAsk, LatencyClass, Stage
-from cardwise.core.ledger import BoundPod, Ledger
+from cardwise.core.ledger import Ledger
 from cardwise.core.placement.assign import assign
 from cardwise.core.placement.mix import Mix
 from cardwise.core.placement.policies import POLICIES, make_policy

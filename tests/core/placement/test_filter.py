@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from cardwise.core.placement.explain import closest, refusals
 from cardwise.core.placement.filter import card_reason, fitting_nodes, node_reason, usable_cards
 from cardwise.core.reasons import WORDINGS, Code
 from cardwise.core.request import Isolation, WorkloadClass
@@ -130,8 +131,32 @@ def test_a_whole_card_wants_an_untouched_one():
     ],
 )
 def test_a_node_refuses_for_its_own_reasons_first(situation, code):
-    c = cluster(node(cards=0, **situation))
+    c = cluster(node(cards=[card(healthy=False)], **situation))
     assert node_reason(c, pod(shape=slice_of(cpu_milli=1000, host_memory_mib=10)), 0).code is code
+
+
+def test_a_node_of_which_nobody_reports_cards_says_so_and_not_that_they_are_too_few():
+    c = cluster(node("gpu-1", cards=0), node("gpu-2", cards=0, cpu_milli=999), node("gpu-3", cards=1))
+    wants = pod(shape=slice_of(cards=2, cpu_milli=1000))
+    assert refusals(c, wants) == {Code.NODE_UNKNOWN: 2, Code.NODE_CARDS: 1}
+    assert [node_reason(c, wants, i).code for i in range(3)] == [Code.NODE_UNKNOWN, Code.NODE_UNKNOWN, Code.NODE_CARDS]
+    assert node_reason(c, wants, 0).long == "no agent reports cards of gpu-1"
+
+
+def test_a_counted_reason_is_told_of_the_card_with_the_most_memory_that_its_rule_refuses():
+    c = cluster(node("a", cards=[card(memory_mib=8192), card(memory_mib=16384)]), node("b", cards=2))
+    asks = pod(shape=slice_of(20480))
+    node_idx, place, reason = closest(c, asks, Code.CARD_MEMORY, np.array([True, True]))
+    assert (c.node_names[node_idx], place, reason.numbers["free"]) == ("a", 1, 16384)
+    assert closest(c, asks, Code.CARD_MEMORY, np.array([False, True])) is None
+    assert closest(c, asks, Code.CARD_COMPUTE, np.array([True, True])) is None
+    other = pod(shape=slice_of(models=frozenset({"T4"})))
+    assert closest(c, other, Code.CARD_MODEL, np.array([True, False]))[:2] == (0, 1)
+    assert closest(c, other, Code.NODE_TOGETHER, np.array([True, True])) is None
+
+
+def test_a_node_that_is_cordoned_says_so_whether_or_not_cards_are_reported():
+    assert node_reason(cluster(node(cards=0, schedulable=False)), pod(), 0).code is Code.NODE_CORDONED
 
 
 def test_a_pod_without_cards_goes_to_nodes_without_cards():
@@ -150,6 +175,7 @@ def test_codes_are_stable():  # tools match on them: renaming one is a breaking 
     assert sorted(code.value for code in Code) == [
         "card-compute",
         "card-in-use",
+        "card-instance",
         "card-isolation",
         "card-memory",
         "card-model",

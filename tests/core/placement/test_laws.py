@@ -34,6 +34,7 @@ SHAPES = [
     slice_of(memory_mib=1024, pct=30, cards=2),
     slice_of(models=frozenset({"A100"}), cpu_milli=2000),
     slice_of(isolation=frozenset({Isolation.MPS})),
+    slice_of(memory_mib=6000, pct=10, isolation=frozenset({Isolation.MIG, Isolation.MPS})),
     whole(cpu_milli=11300, host_memory_mib=49152),
     whole(cards=2, cpu_milli=16200),
     whole(cards=4, models=frozenset({"A10", "T4"})),
@@ -221,6 +222,7 @@ def test_what_is_derived_from_a_card_follows_it(specs, requests):
     place_all(c, make_policy("best-fit", c, MIX), tie_ranks(c, 1), requests)
     for i, p in np.argwhere(c.card_exists):
         milli = c.memory_free_mib[i, p] * 1000 // c.memory_total_mib[i, p]
-        assert c.free_milli[i, p] == (min(milli, c.compute_free_milli[i, p]) if c.card_healthy[i, p] else 0)
+        shut = not c.card_healthy[i, p] or (c.isolation_of(i, p) is Isolation.MIG and c.card_slices[i, p])
+        assert c.free_milli[i, p] == (0 if shut else min(milli, c.compute_free_milli[i, p]))
         kind = (c.cards[i][p].model, Isolation(int(c.card_isolation[i, p])), bool(c.card_healthy[i, p]))
         assert c.kind_of(int(c.card_kind[i, p])) == kind

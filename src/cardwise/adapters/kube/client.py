@@ -22,9 +22,10 @@ from lightkube.config.client_adapter import ConnectionParams
 from lightkube.config.kubeconfig import KubeConfig
 from lightkube.core.exceptions import ConfigError
 
-from cardwise.adapters.kube.feed import NODES, PODS, follow, list_all
-from cardwise.adapters.kube.port import Binding, LeaseRecord, NodeEvent, PodEvent
-from cardwise.adapters.kube_objects import Node, Pod
+from cardwise.adapters.kube.feed import NODES, PODS, follow, list_all, pods_on
+from cardwise.adapters.kube.port import Binding, LeaseRecord, LocalPodEvent, NodeEvent, PodEvent
+from cardwise.adapters.kube.shallow import decode_object
+from cardwise.adapters.kube_objects import LocalPod, Node, Pod
 from cardwise.errors import ClusterError, ConflictError, ExpiredError, NotFoundError, UserError
 
 WRITE_TIMEOUT_S = 4.0
@@ -85,6 +86,18 @@ class KubeClient:
     def follow_nodes(self) -> AsyncIterator[NodeEvent]:
         """See the port."""
         return follow(self, NODES)
+
+    def follow_pods_on(self, node: str) -> AsyncIterator[LocalPodEvent]:
+        """Pods of one node that have not ended, as :meth:`follow_pods` tells of all."""
+        return follow(self, pods_on(node))
+
+    async def get_local_pod(self, namespace: str, name: str) -> LocalPod:
+        """One pod with its containers' states. Raises NotFoundError."""
+        return _decode(await self.request("GET", f"/api/v1/namespaces/{namespace}/pods/{name}"), LocalPod)
+
+    async def get_node(self, name: str) -> Node:
+        """One node. Raises NotFoundError."""
+        return _decode(await self.request("GET", f"/api/v1/nodes/{name}"), Node)
 
     async def list_pods(self) -> list[Pod]:
         """Pods that have not ended, as they are now."""
@@ -189,7 +202,7 @@ class KubeClient:
                 yield answer.aiter_bytes()
 
 
-_NO_WAY = (AssertionError, AttributeError, KeyError, TypeError, ValueError, OSError)
+_NO_WAY = (AssertionError, AttributeError, KeyError, TypeError, ValueError, OSError, RecursionError)
 """What lightkube raises over a kubeconfig with parts missing, of another kind, or unreadable."""
 
 
@@ -235,7 +248,7 @@ def _raise_for(status: int, content: bytes, what: str) -> None:
     if status < HTTPStatus.BAD_REQUEST:
         return
     try:
-        told = msgspec.json.decode(content, type=_Status).message
+        told = decode_object(content, _Status).message
     except msgspec.DecodeError:
         told = content[:200].decode(errors="replace")
     retry = status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR
@@ -244,7 +257,7 @@ def _raise_for(status: int, content: bytes, what: str) -> None:
 
 def _decode(content: bytes, kind: type[_DecodedT]) -> _DecodedT:
     try:
-        return msgspec.json.decode(content, type=kind)
+        return decode_object(content, kind)
     except msgspec.DecodeError as exc:
         raise ClusterError(f"the API server's answer is not a {kind.__name__}: {exc}", retry=True) from exc
 

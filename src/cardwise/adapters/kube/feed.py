@@ -18,7 +18,8 @@ import msgspec
 
 from cardwise.adapters import wire
 from cardwise.adapters.kube.port import All, Gone, Listing, Lost, Put
-from cardwise.adapters.kube_objects import Node, Pod
+from cardwise.adapters.kube.shallow import decode_object
+from cardwise.adapters.kube_objects import LocalPod, Node, Pod
 from cardwise.errors import ClusterError, ExpiredError
 
 PAGE = 500
@@ -28,7 +29,7 @@ IDLE_S = 120.0
 """The API server sends a bookmark about every minute: silence for twice as long means that the connection is dead."""
 BACKOFF_FIRST_S, BACKOFF_MOST_S = 0.2, 15.0
 
-_ObjectT = TypeVar("_ObjectT", Pod, Node)
+_ObjectT = TypeVar("_ObjectT", Pod, LocalPod, Node)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,11 @@ class Resource(Generic[_ObjectT]):
 
 PODS = Resource("/api/v1/pods", Pod, "status.phase!=Succeeded,status.phase!=Failed")
 NODES = Resource("/api/v1/nodes", Node)
+
+
+def pods_on(node: str) -> Resource[LocalPod]:
+    """Pods of one node that have not ended."""
+    return Resource("/api/v1/pods", LocalPod, f"spec.nodeName={node},{PODS.field_selector}")
 
 
 class Transport(Protocol):
@@ -107,13 +113,13 @@ def backoff_s(failures: int) -> float:
 
 async def list_all(api: Transport, resource: Resource[_ObjectT]) -> tuple[tuple[_ObjectT, ...], str]:
     """All objects, page by page, and the point in history from which to watch."""
-    decoder = msgspec.json.Decoder(_list_type(resource.kind))
+    kind = _list_type(resource.kind)
     objects: list[_ObjectT] = []
     params = {"limit": str(PAGE), **_selector(resource)}
     while True:
         answer = await api.request("GET", resource.path, params=params, timeout_s=LIST_TIMEOUT_S)
         try:
-            page = decoder.decode(answer)
+            page = decode_object(answer, kind)
         except msgspec.DecodeError as exc:
             what = f"{resource.kind.__name__}List"
             raise ClusterError(f"the API server's answer is not a {what}: {exc}", retry=True) from exc
@@ -142,8 +148,6 @@ class _Seen(Generic[_ObjectT]):
 
 
 async def _watch(api: Transport, resource: Resource[_ObjectT], version: str) -> AsyncIterator[_Seen[_ObjectT]]:
-    changes = msgspec.json.Decoder(_Change)
-    objects = msgspec.json.Decoder(resource.kind)
     params = {
         "watch": "true",
         "resourceVersion": version,
@@ -154,10 +158,10 @@ async def _watch(api: Transport, resource: Resource[_ObjectT], version: str) -> 
     async with api.stream(resource.path, params, IDLE_S) as chunks:
         async for line in _lines(chunks):
             try:
-                change = changes.decode(line)
+                change = decode_object(line, _Change)
                 if change.type == "ERROR":
-                    _raise_status(msgspec.json.decode(change.object, type=_Status))
-                seen = objects.decode(change.object)
+                    _raise_status(decode_object(change.object, _Status))
+                seen = decode_object(change.object, resource.kind)
             except msgspec.DecodeError as exc:
                 raise ClusterError(f"GET {resource.path}: unreadable event: {exc}", retry=True) from exc
             yield _Seen(seen.metadata.resource_version, _event(change.type, seen))

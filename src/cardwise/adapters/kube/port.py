@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
-from cardwise.adapters.kube_objects import Node, Pod
+from cardwise.adapters.kube_objects import LocalPod, Node, Pod
 
 _ObjectT = TypeVar("_ObjectT")
 
@@ -49,6 +49,7 @@ class Lost:
 
 
 PodEvent: TypeAlias = All[Pod] | Put[Pod] | Gone[Pod] | Listing | Lost
+LocalPodEvent: TypeAlias = All[LocalPod] | Put[LocalPod] | Gone[LocalPod] | Listing | Lost
 NodeEvent: TypeAlias = All[Node] | Put[Node] | Gone[Node] | Listing | Lost
 
 
@@ -115,4 +116,40 @@ class ClusterPort(Protocol):
 
     async def write_lease(self, namespace: str, name: str, record: LeaseRecord) -> LeaseRecord:
         """Create a Lease (``version`` empty) or replace the version that was read. Raises ConflictError."""
+        ...
+
+
+class NodePort(Protocol):
+    """What the agent of one node needs of a cluster."""
+
+    def follow_pods_on(self, node: str) -> AsyncIterator[LocalPodEvent]:
+        """Pods of one node that have not ended, for ever."""
+        ...
+
+    async def get_local_pod(self, namespace: str, name: str) -> LocalPod:
+        """One pod as it is now. Raises NotFoundError."""
+        ...
+
+    async def get_node(self, name: str) -> Node:
+        """One node as it is now. Raises NotFoundError."""
+        ...
+
+    async def annotate_node(self, name: str, annotations: Mapping[str, str | None]) -> None:
+        """Set annotations of a node, or remove those that are None."""
+        ...
+
+    async def set_node_condition(self, name: str, condition: Mapping[str, str]) -> None:
+        """Set one condition of a node's status; the others stay."""
+        ...
+
+    async def post_event(self, event: Mapping[str, Any], namespace: str) -> None:
+        """Write an event."""
+        ...
+
+    async def read_lease(self, namespace: str, name: str) -> LeaseRecord:
+        """A Lease. Raises NotFoundError."""
+        ...
+
+    async def write_lease(self, namespace: str, name: str, record: LeaseRecord) -> LeaseRecord:
+        """Create a Lease or replace the version that was read. Raises ConflictError."""
         ...

@@ -7,7 +7,7 @@ given. An init container takes cards of the running containers where that costs 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from cardwise.core.claim import Claim, ContainerAsk, Stage, size
 from cardwise.core.cluster import Cluster
 from cardwise.core.placement.filter import identity_allows, usable_cards
 from cardwise.core.placement.policy import Policy
-from cardwise.core.request import PodRequest, Shape
+from cardwise.core.request import Isolation, PodRequest, Shape
 from cardwise.units import MILLI_PER_PCT
 
 
@@ -76,9 +76,13 @@ class _Candidate:
 def _init_shares(
     policy: Policy, claim: Claim, ask: ContainerAsk, node_idx: int, granted: dict[str, tuple[Share, ...]]
 ) -> tuple[Share, ...] | None:
-    """The cards that cost least beyond what the pod holds anyway; the running containers are reserved already."""
+    """The cards that cost least beyond what the pod holds anyway; the running containers are reserved already.
+
+    A MIG instance may be an app container's too, which starts later, but not a sidecar's, which runs beside it.
+    """
     cluster = policy.cluster
     shape = policy.granted(PodRequest("", ask.shape)).shape
+    sidecars = {share.uuid for each in claim.asks if each.stage is Stage.SIDECAR for share in granted[each.container]}
     candidates = []
     for place in _acceptable(cluster, claim, shape, node_idx):
         (share,) = _shares(cluster, shape, node_idx, [place])
@@ -88,8 +92,10 @@ def _init_shares(
         free_mib = int(cluster.memory_free_mib[node_idx, place])
         free_pct = int(cluster.compute_free_milli[node_idx, place]) // MILLI_PER_PCT
         own = any(each.uuid == share.uuid for shares in granted.values() for each in shares)
-        alone = own or not shape.whole or not cluster.card_slices[node_idx, place]
-        if over.memory_mib <= free_mib and over.compute_pct <= free_pct and alone:
+        mig = share.mode is Isolation.MIG
+        alone = own or not (shape.whole or mig) or not cluster.card_slices[node_idx, place]
+        beside = mig and share.uuid in sidecars
+        if over.memory_mib <= free_mib and over.compute_pct <= free_pct and alone and not beside:
             candidates.append(_Candidate(share, over.memory_mib, over.compute_pct, place))
     candidates.sort(key=lambda each: (each.memory_mib, each.compute_pct, each.place))
     chosen = candidates[: shape.cards]
@@ -99,9 +105,8 @@ def _init_shares(
 def _acceptable(cluster: Cluster, claim: Claim, shape: Shape, node_idx: int) -> list[int]:
     """Places whose card is of a kind that will do, and whose neighbours the pod may live with, however full."""
     row = np.array([node_idx])
-    kind_only = Shape(1, memory_milli=1, models=shape.models, isolation=shape.isolation)
-    if shape.whole:
-        kind_only = Shape(1, whole=True, models=shape.models, isolation=shape.isolation)
+    piece = shape if shape.whole else replace(shape, memory_mib=0, memory_milli=1, compute_milli=0)
+    kind_only = replace(piece, cards=1, cpu_milli=0, host_memory_mib=0)
     request = claim.request(kind_only, host=False)
     usable = usable_cards(cluster, request, row, load=False)
     allowed = identity_allows(cluster, request, row)

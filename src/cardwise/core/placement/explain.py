@@ -16,6 +16,8 @@ from cardwise.core.placement.filter import (
     KIND_RULES,
     LOAD_RULES,
     NODE_RULES,
+    CardRule,
+    KindRule,
     card_reason,
     kinds_allowed,
     node_reason,
@@ -23,6 +25,8 @@ from cardwise.core.placement.filter import (
 from cardwise.core.placement.policy import Policy
 from cardwise.core.reasons import Code, Reason
 from cardwise.core.request import PodRequest
+
+CARD_RULES: tuple[KindRule | CardRule, ...] = (*KIND_RULES, *LOAD_RULES, *IDENTITY_RULES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +127,44 @@ def _say_cards(cluster: Cluster, request: PodRequest, said: IntArray, first: int
         said[(said < 0) & (usable.sum(axis=1) < request.shape.cards)] = first + len(codes)
         codes.append(rule.code)
     return codes
+
+
+def closest(
+    cluster: Cluster, request: PodRequest, code: Code, nodes: BoolArray
+) -> tuple[int, int | None, Reason] | None:
+    """Where a refusal comes closest to a yes: node, place (None: the node itself refuses), and the reason with numbers.
+
+    Of the cards of ``nodes`` (bool [N]) that the rule of ``code`` refuses, the one with the most memory free, whatever
+    other rules say of it; None if the rule refuses nothing there. For sums of refusals: they tell codes only.
+    """
+    for rule in NODE_RULES:
+        if rule.code is code:
+            free = cluster.host_memory_free_mib if code is Code.NODE_MEMORY else cluster.cpu_free_milli
+            node_idx = _most(nodes & ~rule.passes(cluster, request, ALL), free)
+            if node_idx is None:
+                return None
+            return node_idx, None, Reason(code, rule.numbers(cluster, request, node_idx))
+    for card_rule in CARD_RULES:
+        if card_rule.code is code:
+            refused = cluster.card_exists & nodes[:, None] & ~_passes(cluster, request, card_rule)
+            card_idx = _most(refused, cluster.memory_free_mib)
+            if card_idx is None:
+                return None
+            node_idx, place = divmod(card_idx, refused.shape[1])
+            return node_idx, place, Reason(code, card_rule.numbers(cluster, request, node_idx, place))
+    return None
+
+
+def _passes(cluster: Cluster, request: PodRequest, rule: KindRule | CardRule) -> BoolArray:
+    """Cards that one rule lets pass, bool [N, C]."""
+    if isinstance(rule, KindRule):
+        return kinds_allowed(cluster, request.shape, (rule,))[cluster.card_kind]
+    return rule.passes(cluster, request, ALL)
+
+
+def _most(among: BoolArray, free: IntArray) -> int | None:
+    """Flat index of the first of those with the most free, or None if there are none."""
+    return int(np.argmax(np.where(among, free, -1))) if among.any() else None
 
 
 def summary(cluster: Cluster, request: PodRequest) -> str:

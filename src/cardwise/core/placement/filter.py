@@ -63,8 +63,8 @@ def card_is_healthy(_shape: Shape, _model: str, _mode: Isolation, healthy: bool)
 
 
 def model_is_allowed(shape: Shape, model: str, _mode: Isolation, _healthy: bool) -> bool:
-    """Cards of an allowed model, by exact token."""
-    return not shape.models or model in shape.models
+    """Cards of an allowed model."""
+    return shape.takes(model)
 
 
 def isolation_is_accepted(shape: Shape, _model: str, mode: Isolation, _healthy: bool) -> bool:
@@ -97,6 +97,13 @@ def card_is_untouched(cluster: Cluster, request: PodRequest, rows: Rows) -> Bool
     if request.shape.whole:
         return cluster.card_slices[rows] == 0
     return cluster.card_exists[rows]
+
+
+def instance_is_untouched(cluster: Cluster, request: PodRequest, rows: Rows) -> BoolArray:
+    """All but MIG instances with a slice: nothing can be added to one. Pods that do not accept MIG see none anyway."""
+    if Isolation.MIG not in request.shape.isolation:
+        return cluster.card_exists[rows]
+    return (cluster.card_slices[rows] == 0) | (cluster.card_isolation[rows] != Isolation.MIG)
 
 
 def memory_is_left(cluster: Cluster, request: PodRequest, rows: Rows) -> BoolArray:
@@ -142,6 +149,15 @@ def node_is_consistent(cluster: Cluster, _request: PodRequest, rows: Rows) -> Bo
     return ~cluster.node_fenced[rows]
 
 
+def cards_are_reported(cluster: Cluster, request: PodRequest, rows: Rows) -> BoolArray:
+    """For a pod that asks for cards: nodes of which somebody reports any."""
+    if not request.shape.cards:
+        return np.ones(cluster.node_fenced[rows].shape, np.bool_)
+    if not cluster.card_exists.shape[1]:
+        return np.zeros(cluster.node_fenced[rows].shape, np.bool_)
+    return cluster.card_exists[:, 0][rows]  # a node's first card has the first place
+
+
 def cpu_is_left(cluster: Cluster, request: PodRequest, rows: Rows) -> BoolArray:
     """Nodes with the asked CPU free."""
     return cluster.cpu_free_milli[rows] >= request.shape.cpu_milli
@@ -159,7 +175,7 @@ KIND_RULES: tuple[KindRule, ...] = (
     KindRule(
         Code.CARD_MODEL,
         model_is_allowed,
-        lambda c, r, i, p: {"model": c.cards[i][p].model, "asked": _joined(r.shape.models)},
+        lambda c, r, i, p: {"model": c.cards[i][p].model, "allowed": _allowed(r.shape)},
     ),
     KindRule(
         Code.CARD_ISOLATION,
@@ -174,6 +190,7 @@ KIND_RULES: tuple[KindRule, ...] = (
 
 LOAD_RULES: tuple[CardRule, ...] = (
     CardRule(Code.CARD_IN_USE, card_is_untouched, lambda c, _r, i, p: {"slices": int(c.card_slices[i, p])}),
+    CardRule(Code.CARD_INSTANCE, instance_is_untouched, lambda _c, _r, _i, _p: {}),
     CardRule(
         Code.CARD_MEMORY,
         memory_is_left,
@@ -210,6 +227,7 @@ IDENTITY_RULES: tuple[CardRule, ...] = (
 NODE_RULES: tuple[NodeRule, ...] = (
     NodeRule(Code.NODE_CORDONED, node_is_schedulable, lambda _c, _r, _i: {}),
     NodeRule(Code.NODE_FENCED, node_is_consistent, lambda _c, _r, _i: {}),
+    NodeRule(Code.NODE_UNKNOWN, cards_are_reported, lambda c, _r, i: {"node": c.node_names[i]}),
     NodeRule(
         Code.NODE_CPU,
         cpu_is_left,
@@ -304,6 +322,12 @@ def node_reason(cluster: Cluster, request: PodRequest, node_idx: int) -> Reason 
     if fitting < request.shape.cards:
         return Reason(Code.NODE_CARDS, {"fitting": fitting, "total": total, "asked": request.shape.cards})
     return None
+
+
+def _allowed(shape: Shape) -> str:
+    """The models that a shape takes, in words."""
+    wanted = [f"only {_joined(shape.models)}"] if shape.models else []
+    return " and ".join(wanted + [f"none of {_joined(shape.unwanted_models)}"] * bool(shape.unwanted_models))
 
 
 def _joined(names: object) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from cardwise.core.arrays import ALL, BoolArray, IntArray, Rows
 from cardwise.core.cluster import Cluster
 from cardwise.core.placement.filter import memory_asked_mib
-from cardwise.core.request import Shape
+from cardwise.core.request import Isolation, Shape
 from cardwise.units import MILLI_PER_CARD
 
 
@@ -25,7 +25,10 @@ def free_milli_after(cluster: Cluster, shape: Shape, rows: Rows = ALL) -> IntArr
         return np.zeros_like(cluster.memory_free_mib[rows])
     memory = cluster.memory_free_mib[rows] - memory_asked_mib(cluster, shape, rows)
     total = np.maximum(cluster.memory_total_mib[rows], 1)
-    return np.minimum(memory * MILLI_PER_CARD // total, cluster.compute_free_milli[rows] - shape.compute_milli)
+    after = np.minimum(memory * MILLI_PER_CARD // total, cluster.compute_free_milli[rows] - shape.compute_milli)
+    if Isolation.MIG in shape.isolation:  # nobody else gets what it leaves of an instance
+        return np.where(cluster.card_isolation[rows] == Isolation.MIG, np.minimum(after, 0), after)
+    return after
 
 
 def asked_milli(cluster: Cluster, shape: Shape, rows: Rows = ALL) -> IntArray:

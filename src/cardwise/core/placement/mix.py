@@ -67,5 +67,6 @@ def _order(shape: Shape) -> tuple[object, ...]:
         shape.host_memory_mib,
         shape.whole,
         tuple(sorted(shape.models)),
+        tuple(sorted(shape.unwanted_models)),
         tuple(sorted(shape.isolation)),
     )

@@ -183,9 +183,9 @@ def _room_kinds(cluster: Cluster, mix: Mix, memory_mib: int, memory_by_model: li
 
 
 def _same_kind(kind: Shape, shape: Shape) -> bool:
-    asks = (kind.cards, kind.whole, kind.memory_mib, kind.memory_milli, kind.compute_milli, kind.models)
-    if asks != (shape.cards, shape.whole, shape.memory_mib, shape.memory_milli, shape.compute_milli, shape.models):
-        return False
+    for asked in ("cards", "whole", "memory_mib", "memory_milli", "compute_milli", "models", "unwanted_models"):
+        if getattr(kind, asked) != getattr(shape, asked):
+            return False
     return _near(kind.cpu_milli, shape.cpu_milli, ROOM_CPU_RATIO) and _near(
         kind.host_memory_mib, shape.host_memory_mib, ROOM_MEMORY_RATIO
     )
@@ -196,7 +196,7 @@ def _near(one: int, other: int, ratio: float) -> bool:
 
 
 def _asked_of(cluster: Cluster, shape: Shape, model: int, memory_mib: int) -> int:
-    if shape.models and cluster.models[model] not in shape.models:
+    if not shape.takes(cluster.models[model]):
         return MILLI_PER_CARD + 1
     return card_milli(shape, memory_mib)
 

@@ -24,14 +24,14 @@ from numpy.typing import NDArray
 
 from cardwise.core.arrays import ALL, BoolArray, FloatArray, IntArray
 from cardwise.core.cluster import Cluster
-from cardwise.core.placement.filter import identity_allows
+from cardwise.core.placement.filter import identity_allows, memory_asked_mib
 from cardwise.core.placement.free import asked_milli, free_milli_after, largest_node
 from cardwise.core.placement.links import link_scores
 from cardwise.core.placement.mix import Mix, card_milli
 from cardwise.core.placement.outlook import EPSILON, Outlook
 from cardwise.core.placement.policy import Policy
 from cardwise.core.placement.score import node_share
-from cardwise.core.request import PodRequest, Shape
+from cardwise.core.request import Isolation, PodRequest, Shape
 from cardwise.units import MILLI_PER_CARD
 
 
@@ -204,7 +204,8 @@ class Dense(Policy):
     def _sliver_of(self, shape: Shape, state: _NodeState, rows: NDArray[np.intp]) -> FloatArray:
         """What cutting one card's part of ``shape`` from each card wastes, in cards, float64 [R, C].
 
-        Value lost by the card beyond what the same cut costs an untouched card, which is its fair price.
+        Value lost by the card beyond what the same cut costs an untouched card, which is its fair price. Of a MIG
+        instance all that is not used is wasted: the smallest that fits wastes least.
         """
         if not shape.is_slice:
             return np.zeros(state.free.shape)
@@ -213,7 +214,12 @@ class Dense(Policy):
         uncut = base + MILLI_PER_CARD
         asked = np.minimum(asked_milli(self.cluster, shape, rows), MILLI_PER_CARD)
         lost = values.take(base + state.free, mode="wrap") - values.take(base + after, mode="wrap")
-        return lost - values.take(uncut, mode="wrap") + values.take(uncut - asked, mode="wrap")
+        sliver = lost - values.take(uncut, mode="wrap") + values.take(uncut - asked, mode="wrap")
+        if Isolation.MIG in shape.isolation:
+            total = np.maximum(self.cluster.memory_total_mib[rows], 1)
+            unused = 1.0 - memory_asked_mib(self.cluster, shape, rows) / total
+            sliver = np.where(self.cluster.card_isolation[rows] == Isolation.MIG, unused, sliver)
+        return sliver
 
     def _order(self, state: _NodeState, sliver: FloatArray) -> FloatArray:
         """Order of preference among a node's cards, float64 [R, C]: least waste, then the fullest, then the place."""

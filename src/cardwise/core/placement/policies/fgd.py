@@ -132,6 +132,6 @@ def _without_host_memory(mix: Mix) -> Mix:
 
 def _asked_of(cluster: Cluster, shape: Shape, model: int) -> int:
     """Thousandths that one card of the shape asks for on the largest card of that model; above 1000 if not allowed."""
-    if shape.models and cluster.models[model] not in shape.models:
+    if not shape.takes(cluster.models[model]):
         return MILLI_PER_CARD + 1
     return card_milli(shape, int(cluster.memory_total_mib[cluster.card_model == model].max(initial=0)))

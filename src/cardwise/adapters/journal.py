@@ -1,0 +1,175 @@
+"""What the agent handed over, on disk: it survives crashes, and says what a restarted agent must restore or remove.
+
+One row per container, keyed by its pod's UID; SQLite in WAL mode, synced at every write. Refuses to be the truth: the
+cluster's allocation is that, and a row that contradicts it is written anew at the container's next start. So a damaged
+file is put aside and a new one begun: what runs is entered again from the kubelet and the cluster.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+import msgspec
+
+from cardwise.core.allocation import Hold
+from cardwise.core.card.handover import Grant
+from cardwise.errors import ClusterError, UserError
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS handed (
+  uid TEXT NOT NULL, container TEXT NOT NULL, namespace TEXT NOT NULL, pod TEXT NOT NULL,
+  state TEXT NOT NULL, told BLOB NOT NULL, PRIMARY KEY (uid, container)
+) WITHOUT ROWID
+"""
+VERSION = 1
+DAMAGED = ".damaged"
+"""What a damaged file's name ends in, once it was put aside. There is one such at most: the last."""
+
+
+class State(Enum):
+    """How far a handover came."""
+
+    PREPARING = "preparing"
+    READY = "ready"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A container and what it was given. alloc: the pod's allocation as it was read; holds: what the pod takes."""
+
+    uid: str
+    namespace: str
+    pod: str
+    container: str
+    grants: tuple[Grant, ...]
+    holds: tuple[Hold, ...]
+    alloc: str
+    state: State
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """The slots that it was given."""
+        return tuple(grant.slot for grant in self.grants)
+
+
+class _Told(msgspec.Struct):
+    grants: list[Grant]
+    holds: list[Hold]
+    alloc: str
+
+
+class _DamagedError(Exception):
+    """The file is there, and is no journal."""
+
+
+class Journal:
+    """The rows of one node. All of them are kept in memory as well: reading never waits for the disk.
+
+    damage: what was wrong with the file that was there, if it was put aside.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open or make the file. Raises UserError if that cannot be, or it is of another version."""
+        self._path, self.damage = path, ""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                self._db, self._rows = _opened(path)
+            except _DamagedError as exc:
+                self.damage = f"{path}: {exc}; it was put aside as {_put_aside(path).name}"
+                self._db, self._rows = _opened(path)
+        except (sqlite3.Error, OSError, _DamagedError) as exc:
+            raise UserError(
+                f"{path}: cannot be used as the journal: {exc}; give the agent a state-folder that it can write; "
+                "running containers keep what they have"
+            ) from exc
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+    @property
+    def rows(self) -> Iterable[Row]:
+        """All rows."""
+        return self._rows.values()
+
+    def get(self, uid: str, container: str) -> Row | None:
+        """The row of a container."""
+        return self._rows.get((uid, container))
+
+    def put(self, row: Row) -> None:
+        """Write a row, or write it anew; on disk when this returns. Raises ClusterError, and nothing has changed."""
+        told = msgspec.json.encode(_Told(list(row.grants), list(row.holds), row.alloc))
+        self._write(
+            "INSERT OR REPLACE INTO handed (uid, container, namespace, pod, state, told) VALUES (?, ?, ?, ?, ?, ?)",
+            (row.uid, row.container, row.namespace, row.pod, row.state.value, told),
+        )
+        self._rows[row.uid, row.container] = row
+
+    def drop(self, row: Row) -> None:
+        """Remove a row, if it is there. Raises ClusterError, and nothing has changed."""
+        self._write("DELETE FROM handed WHERE uid = ? AND container = ?", (row.uid, row.container))
+        self._rows.pop((row.uid, row.container), None)
+
+    def _write(self, statement: str, values: tuple[object, ...]) -> None:
+        try:
+            self._db.execute(statement, values)
+        except sqlite3.Error as exc:
+            raise ClusterError(f"{self._path}: cannot be written: {exc}", retry=True) from exc
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows of an agent's journal, which may be running; nothing is written. Raises UserError."""
+    try:
+        db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+        with contextlib.closing(db):
+            rows = db.execute("SELECT uid, namespace, pod, container, state, told FROM handed").fetchall()
+        return [_row(*row) for row in rows]
+    except (sqlite3.Error, msgspec.DecodeError, ValueError) as exc:
+        raise UserError(
+            f"{path}: the agent's journal cannot be read ({exc}), so what is in use is not known; run this in the "
+            "agent's container, or give the agent's state-folder with --state-folder"
+        ) from exc
+
+
+def _opened(path: Path) -> tuple[sqlite3.Connection, dict[tuple[str, str], Row]]:
+    db = sqlite3.connect(path, isolation_level=None)
+    try:
+        return db, _read(db, path)
+    except (sqlite3.OperationalError, UserError):  # it cannot be read or written: that may pass
+        db.close()
+        raise
+    except (sqlite3.DatabaseError, msgspec.DecodeError, ValueError) as exc:
+        db.close()
+        raise _DamagedError(f"is damaged: {exc}") from exc
+
+
+def _read(db: sqlite3.Connection, path: Path) -> dict[tuple[str, str], Row]:
+    db.execute("PRAGMA journal_mode=WAL")
+    db.execute("PRAGMA synchronous=FULL")
+    version = db.execute("PRAGMA user_version").fetchone()[0]
+    if version not in {0, VERSION}:
+        raise UserError(f"{path}: is a journal of version {version}, this agent reads {VERSION}; remove it")
+    found = db.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if found != "ok":
+        raise ValueError(found)
+    db.execute(SCHEMA)
+    db.execute(f"PRAGMA user_version={VERSION}")
+    rows = db.execute("SELECT uid, namespace, pod, container, state, told FROM handed").fetchall()
+    return {(row[0], row[3]): _row(*row) for row in rows}
+
+
+def _put_aside(path: Path) -> Path:
+    for left in ("-wal", "-shm"):
+        path.with_name(path.name + left).unlink(missing_ok=True)
+    return path.replace(path.with_name(path.name + DAMAGED))
+
+
+def _row(uid: str, namespace: str, pod: str, container: str, state: str, told: bytes) -> Row:
+    read = msgspec.json.decode(told, type=_Told)
+    return Row(uid, namespace, pod, container, tuple(read.grants), tuple(read.holds), read.alloc, State(state))

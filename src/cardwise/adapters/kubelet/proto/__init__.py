@@ -1,0 +1,1 @@
+"""Stubs generated from the ``.proto`` files beside them by ``make stubs``; never edited by hand."""

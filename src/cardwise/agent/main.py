@@ -1,0 +1,239 @@
+"""The agent program. Only wires.
+
+1. open the driver, read what cards there are, choose how each is shared;
+2. follow this node's pods; restore what a crash left; have the MPS daemon;
+3. serve the device plugin and register with the kubelet;
+4. sample cards, judge their health, publish, sweep, answer Prometheus.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import structlog
+
+from cardwise.adapters import wire
+from cardwise.adapters.cdi import SlotFiles, Toolkit, read_toolkit
+from cardwise.adapters.cgroup import is_version_2
+from cardwise.adapters.journal import Journal
+from cardwise.adapters.kube.port import NodePort
+from cardwise.adapters.kubelet.pod_resources import PodResources
+from cardwise.adapters.mps import ControlDaemon, MpsControl, MpsSupport, MpsV2, MpsV3, probe
+from cardwise.adapters.nvml import Driver
+from cardwise.agent.cards import Cards
+from cardwise.agent.inventory import Inventory, allocation_of
+from cardwise.agent.isolating import Isolating, choose_steps
+from cardwise.agent.metrics import Metrics
+from cardwise.agent.models import ModelFolders
+from cardwise.agent.mps_daemon import Supervisor
+from cardwise.agent.owners import Owners
+from cardwise.agent.plugin import SlotPlugin
+from cardwise.agent.preparing import Preparing
+from cardwise.agent.publishing import Publishing
+from cardwise.agent.refreshing import Refreshing
+from cardwise.agent.registering import Registering
+from cardwise.agent.server import serving as serving_http
+from cardwise.agent.settings import Settings
+from cardwise.agent.sweeping import Sweeping
+from cardwise.agent.telling import Teller
+from cardwise.agent.using import Using
+from cardwise.agent.watching import NodePods
+from cardwise.agent.wellness import Wellness
+from cardwise.core.card.facts import NodeFacts
+from cardwise.core.card.handover import Slots
+from cardwise.core.card.isolation import Mps, Offer, Standing
+from cardwise.core.request import Isolation
+from cardwise.errors import DriverError
+from cardwise.process import end_if_failed, until_stopped
+
+log = structlog.get_logger()
+
+DRIVER_EVERY_S = 30.0
+SYNC_S = 30.0
+"""How long to wait for this node's pods before going on without: the kubelet needs us also while the API is down."""
+
+
+@dataclass(slots=True)
+class Agent:
+    """All parts of one node's agent, not yet running."""
+
+    settings: Settings
+    inventory: Inventory
+    pods: NodePods
+    journal: Journal
+    plugin: SlotPlugin
+    registering: Registering
+    sweeping: Sweeping
+    isolating: Isolating
+    publishing: Publishing
+    wellness: Wellness
+    using: Using
+    cards: Cards
+    refreshing: Refreshing
+    metrics: Metrics
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[int]:
+        """Run until the ``with`` ends; the port of the metrics."""
+        tasks: list[asyncio.Task[None]] = []
+
+        def start(work: Callable[[], Coroutine[None, None, None]], name: str) -> None:
+            task = asyncio.create_task(work(), name=name)
+            task.add_done_callback(end_if_failed)
+            tasks.append(task)
+
+        try:
+            start(self.pods.follow, "pods")
+            start(partial(self._begin, start), "beginning")
+            async with serving_http(self.metrics, self.settings.host, self.settings.port) as port:
+                log.info("agent is up", cards=len(self.inventory.facts.cards), metrics=port)
+                yield port
+        finally:
+            for task in reversed(tasks):
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self.sweeping.preparing.owners.resources.close()
+            self.journal.close()
+
+    async def _begin(self, start: Callable[[Callable[[], Coroutine[None, None, None]], str], None]) -> None:
+        """The rest, in its order. It may take long while the API server is down: metrics are told meanwhile."""
+        start(self.using.run, "using")
+        await self._synced()
+        await self.sweeping.restore()
+        await self.isolating.start()
+        start(self.registering.run, "registering")
+        start(self.sweeping.run, "sweeping")
+        start(self.publishing.run, "publishing")
+        start(self.isolating.run, "isolating")
+        start(self.refreshing.run, "refreshing")
+
+    async def _synced(self) -> None:
+        until_s = time.monotonic() + SYNC_S
+        while not self.pods.synced and time.monotonic() < until_s:
+            await asyncio.sleep(0.05)
+        if not self.pods.synced:
+            log.warning("this node's pods are not known yet; going on with the journal")
+
+
+async def build(port: NodePort, settings: Settings, node: str, driver: Driver, facts: NodeFacts) -> Agent:
+    """Wire the parts of a node's agent. Raises CardwiseError if the node or the settings do not allow it."""
+    now_s = time.monotonic
+    inventory = Inventory(facts)
+    support = await probe(settings.mps_control)
+    choose = partial(choose_steps, inventory, _offer(settings, facts, support), settings.isolation)
+    standings = choose()
+    mps = _supervisor(settings, support, standings)
+    pods, teller = NodePods(port, node), Teller(port, node)
+    journal = Journal(Path(settings.state_folder) / "journal.db")
+    if journal.damage:
+        log.error("the journal was begun anew", why=journal.damage)
+        teller.of_node("CardwiseJournalDamaged", journal.damage)
+    resources = PodResources(Path(settings.pod_resources_socket))
+    owners = Owners(resources, Path(settings.kubelet_folder), settings.resource, pods, allocation_of)
+    files = SlotFiles(Path(settings.cdi_folder))
+    slots = Slots(settings.slots_per_card)
+    changed = asyncio.Event()
+    cgroups = Path(settings.cgroup_folder)
+    isolating = Isolating(driver, inventory, journal, pods, mps, cgroups, changed.set, standings=standings)
+    preparing = Preparing(node, owners, pods, inventory, journal, files, isolating, _toolkit_reader(settings), teller)
+    plugin = SlotPlugin(inventory, journal, preparing, slots, changed)
+    registering = Registering(plugin, Path(settings.kubelet_folder), settings.resource)
+    wellness = Wellness(inventory, journal, teller, now_s, changed.set)
+    cards = Cards(driver, [card.uuid for card in facts.cards], period_s=settings.sample_every_s)
+    using = Using(driver, cards, wellness, inventory, journal, pods, Path(settings.proc_folder))
+    refreshing = Refreshing(driver, isolating, choose, changed.set)
+    using.divided = refreshing.changed.set
+    models = ModelFolders([Path(folder) for folder in settings.model_folders])
+    publishing = Publishing(port, node, settings.namespace, inventory, using.load, models, now_s)
+    isolating.tell = partial(publishing.tell_ready, wire.CONDITION_MPS)
+    metrics = Metrics(inventory, journal, preparing, registering, isolating, wellness, using, publishing)
+    sweeping = Sweeping(preparing, settings.resource, changed.set)
+    return Agent(
+        settings,
+        inventory,
+        pods,
+        journal,
+        plugin,
+        registering,
+        sweeping,
+        isolating,
+        publishing,
+        wellness,
+        using,
+        cards,
+        refreshing,
+        metrics,
+    )
+
+
+def _supervisor(settings: Settings, support: MpsSupport | None, standings: dict[str, Standing]) -> Supervisor | None:
+    """Of the MPS daemon, if a card stands on a step that needs it."""
+    cards = tuple(uuid for uuid, standing in standings.items() if standing.mode is Isolation.MPS)
+    if not cards or support is None:
+        return None
+    control = _control(settings, support, cards)
+    return Supervisor(control, cards, time.monotonic, period_s=settings.mps_check_every_s)
+
+
+def _offer(settings: Settings, facts: NodeFacts, support: MpsSupport | None) -> Offer:
+    able = support or MpsSupport(version2=False, version3=False, static=False)
+    mps = {each for each, can in ((Mps.V2, able.version2), (Mps.V3, able.version3)) if can}
+    return Offer(
+        frozenset(mps),
+        cgroup_v2=is_version_2(Path(settings.cgroup_folder)),
+        memory_limits=facts.memory_limits,
+        can_mount=True,
+        exclusive=True,
+    )
+
+
+def _control(settings: Settings, support: MpsSupport, cards: tuple[str, ...]) -> MpsControl:
+    run = Path(settings.run_folder)
+    daemon = ControlDaemon(settings.mps_control, run / "mps", run / "mps-log", cards, shm_dir=run / "mps-shm")
+    return MpsV3(daemon) if support.version3 else MpsV2(daemon)
+
+
+def _toolkit_reader(settings: Settings) -> Callable[[], Toolkit]:
+    folders = [Path(folder) for folder in settings.cdi_read_folders]
+    return lambda: read_toolkit(folders)
+
+
+async def run(port: NodePort, settings: Settings, node: str) -> None:
+    """Run until SIGTERM or SIGINT. Without a driver it waits for one, and says so."""
+    driver = Driver(sys_root=Path(settings.sys_folder))
+    waiting = asyncio.ensure_future(_facts(driver, Teller(port, node)))
+    for number in (signal.SIGTERM, signal.SIGINT):  # as a container's first process it would not end by itself
+        asyncio.get_running_loop().add_signal_handler(number, waiting.cancel)
+    try:
+        facts = await waiting
+    except asyncio.CancelledError:
+        log.info("stopped before there was a driver")
+        return
+    agent = await build(port, settings, node, driver, facts)
+    await until_stopped(agent.running())
+    if not agent.using.hung:  # else the library must not be released: the process may only end
+        driver.close()
+
+
+async def _facts(driver: Driver, teller: Teller) -> NodeFacts:
+    """What the driver tells of the node, as soon as there is one."""
+    while True:
+        try:
+            await asyncio.to_thread(driver.open)
+            facts = await asyncio.to_thread(driver.facts)
+        except DriverError as exc:
+            log.error("no cards can be offered", why=str(exc))
+            teller.of_node("CardwiseNoDriver", str(exc))
+            await asyncio.sleep(DRIVER_EVERY_S)
+            continue
+        for lost in facts.lost:
+            log.error("a card cannot be opened", card=lost)
+            teller.of_node("CardwiseCardLost", f"card {lost}")
+        return facts

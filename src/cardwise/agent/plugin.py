@@ -1,0 +1,76 @@
+"""The device plugin: slots without a card, names for them, and the door to :mod:`preparing`.
+
+Refuses to be asked for more than names: what a container gets is decided when the kubelet knows whose it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+
+from cardwise.adapters.cdi import slot_name
+from cardwise.adapters.journal import Journal
+from cardwise.adapters.kubelet.device_plugin import Device, RefusedError, UnknownDeviceError
+from cardwise.agent.inventory import Inventory
+from cardwise.agent.preparing import Preparing
+from cardwise.core.card.handover import Slots
+
+PREPARE_TIMEOUT_S = 25.0
+"""The kubelet gives a start 30 s: better our words than its own."""
+
+
+@dataclass(slots=True)
+class SlotPlugin:
+    """Behind the kubelet's device plugin API."""
+
+    inventory: Inventory
+    journal: Journal
+    preparing: Preparing
+    slots: Slots
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def offers(self) -> AsyncIterator[Sequence[Device]]:
+        """All slots, and again when :meth:`renew` was called and a slot's health changed."""
+        told: Sequence[Device] | None = None
+        while True:
+            self.changed.clear()
+            now = self.devices()
+            if now != told:
+                told = now
+                yield now
+            await self.changed.wait()
+
+    def renew(self) -> None:
+        """Something changed: look again."""
+        self.changed.set()
+
+    def devices(self) -> list[Device]:
+        """All slots as they are now."""
+        cards, used = self.inventory.offered().values(), self._used()
+        withdrawn = self.slots.unhealthy(cards, used)
+        return [Device(name, name not in withdrawn) for name in self.slots.names(cards, used)]
+
+    def _used(self) -> set[str]:
+        return {slot for row in self.journal.rows for slot in row.slots}
+
+    def prefer(self, available: Sequence[str], must: Sequence[str], size: int) -> Sequence[str]:
+        """The lowest free ones: which one is of no matter, but a constant choice is easier to follow."""
+        rest = sorted(set(available) - set(must))
+        return [*must, *rest[: max(size - len(must), 0)]]
+
+    def cdi_names(self, ids: Sequence[str]) -> Sequence[str]:
+        """The CDI device of each slot; it exists once the container may start. Raises UnknownDeviceError."""
+        known = set(self.slots.names(self.inventory.offered().values(), self._used()))
+        unknown = sorted(set(ids) - known)
+        if unknown:
+            raise UnknownDeviceError(f"{', '.join(unknown)}: this node has no such slot; it has {len(known)}")
+        return [slot_name(each) for each in ids]
+
+    async def pre_start(self, ids: Sequence[str]) -> None:
+        """Make the slots ready for the container that has them."""
+        try:
+            async with asyncio.timeout(PREPARE_TIMEOUT_S):
+                await self.preparing.prepare(ids)
+        except TimeoutError as exc:
+            raise RefusedError(f"cardwise: the slots were not ready after {PREPARE_TIMEOUT_S:.0f} s") from exc

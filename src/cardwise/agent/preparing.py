@@ -1,0 +1,206 @@
+"""One start of a container: whose slots, what was allocated, do the books allow it, limits in force, files written.
+
+1. the owner, from the kubelet; 2. its pod's allocation; 3. the check against cards and what others hold; 4. a row in
+the journal, before anything is waited for: two starts at once see each other; 5. limits, proven; 6. the slots' CDI
+files; 7. the row says ready. Refuses the container at the first doubt, and leaves nothing of a refused one behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import structlog
+
+from cardwise.adapters import wire
+from cardwise.adapters.allocations import bound_pod
+from cardwise.adapters.cdi import Edits, SlotFiles, Toolkit
+from cardwise.adapters.journal import Journal, Row, State
+from cardwise.adapters.kubelet.device_plugin import RefusedError
+from cardwise.agent.inventory import Inventory
+from cardwise.agent.owners import Owner, Owners
+from cardwise.agent.telling import Teller
+from cardwise.agent.watching import NodePods
+from cardwise.core.allocation import BoundPod, holds
+from cardwise.core.card.facts import Unit
+from cardwise.core.card.handover import Grant, Mismatch, Refusal, Start, hand_over
+from cardwise.errors import CardwiseError, ClusterError
+
+log = structlog.get_logger()
+
+ENV_CARDS, ENV_MEMORY, ENV_CORES = "CARDWISE_CARDS", "CARDWISE_MEMORY_MIB", "CARDWISE_CORES_PCT"
+"""In a container: its cards' UUIDs, MiB and percent of each, comma-separated, in one order."""
+
+
+class Limits(Protocol):
+    """What holds a container to its share."""
+
+    async def enforce(self, owner: Owner, grants: Sequence[Grant]) -> Edits:
+        """Put limits in force and prove them; what the container needs for that. Raises CardwiseError."""
+        ...
+
+    async def lift(self, row: Row) -> None:
+        """Take back what was put in force. Raises CardwiseError."""
+        ...
+
+
+@dataclass(slots=True)
+class Preparing:
+    """All that one start needs. toolkit: reads what the container toolkit says, afresh each time.
+
+    unknown: why the journal may lack containers that run; until that is empty, only what ran before may start.
+    """
+
+    node: str
+    owners: Owners
+    pods: NodePods
+    inventory: Inventory
+    journal: Journal
+    files: SlotFiles
+    limits: Limits
+    toolkit: Callable[[], Toolkit]
+    teller: Teller
+    mismatches: dict[Mismatch, int] = field(default_factory=dict)
+    unknown: str = ""
+    _locks: dict[str, asyncio.Lock] = field(default_factory=dict)
+
+    async def prepare(self, slots: Sequence[str]) -> None:
+        """Make a container's slots ready. Raises RefusedError with the reason, or another CardwiseError."""
+        async with self._alone({*slots, *(slot for row in self._with(slots) for slot in row.slots)}):
+            owner = await self.owners.find(slots)
+            try:
+                await self._prepare(owner, slots)
+            except CardwiseError as error:
+                log.warning("a container may not start", pod=owner.pod.name, container=owner.container, why=str(error))
+                self.teller.refused(owner, str(error))
+                raise
+
+    async def remove(self, row: Row) -> None:
+        """Take back all that a container was given. Raises CardwiseError; its row then stays, to be tried again."""
+        async with self._alone(row.slots):
+            if self.journal.get(row.uid, row.container) is row:  # else its slots have changed hands meanwhile
+                await self._take_back(row)
+
+    @asynccontextmanager
+    async def _alone(self, slots: Iterable[str]) -> AsyncIterator[None]:
+        """Nobody else works on these slots meanwhile. All take them in one order: no two wait for each other."""
+        async with AsyncExitStack() as stack:
+            for slot in sorted(slots):
+                await stack.enter_async_context(self._locks.setdefault(slot, asyncio.Lock()))
+            yield
+
+    def _with(self, slots: Iterable[str]) -> list[Row]:
+        wanted = set(slots)
+        return [row for row in self.journal.rows if wanted & set(row.slots)]
+
+    async def _prepare(self, owner: Owner, slots: Sequence[str]) -> None:
+        bound = _bound(owner)
+        before = self.journal.get(bound.claim.uid, owner.container)
+        displaced = [row for row in self._with(slots) if row is not before]
+        again = any(
+            row.state is State.READY and row.uid == bound.claim.uid for row in (before, *displaced) if row is not None
+        )
+        if self.unknown and not again:
+            raise RefusedError(f"cardwise: what runs on this node is not known yet: {self.unknown}; try again")
+        for other in displaced:  # the kubelet took their slots back, so their container is gone
+            log.info("slots change hands", pod=f"{other.namespace}/{other.pod}", slots=other.slots)
+            await self._take_back(other)
+        row = self._row(owner, bound, slots, again=again)
+        self.journal.put(row)
+        try:
+            edits = await self.limits.enforce(owner, row.grants)
+            write_files(self.files, self.toolkit(), self.inventory.cards, row.grants, edits)
+            self.journal.put(replace(row, state=State.READY))
+        except BaseException:
+            await self._undo(row, before)
+            raise
+        log.info("slots are ready", pod=owner.pod.name, container=owner.container, slots=row.slots)
+
+    async def _take_back(self, row: Row) -> None:
+        for slot in row.slots:
+            self.files.remove(slot)
+        await self.limits.lift(row)
+        self.journal.drop(row)
+
+    def adopt(self, owner: Owner, slots: Sequence[str]) -> None:
+        """Enter a container that runs already and that the journal does not know. Raises RefusedError if it may not."""
+        self.journal.put(replace(self._row(owner, _bound(owner), slots, again=True), state=State.READY))
+
+    def _row(self, owner: Owner, bound: BoundPod, slots: Sequence[str], *, again: bool) -> Row:
+        """What would be handed over. Raises RefusedError if it may not be."""
+        start = Start(owner.container, slots, bound.allocation, again)
+        mine = (
+            ()
+            if bound.allocation is None
+            else tuple(holds(bound.claim, bound.allocation, initialized=bound.initialized))
+        )
+        others = self.pods.holds_of_others(self.journal, bound.claim.uid)
+        grants = hand_over(start, self.node, self.inventory.offered(), mine, others)
+        if isinstance(grants, Refusal):
+            self.mismatches[grants.code] = self.mismatches.get(grants.code, 0) + 1
+            raise RefusedError(f"cardwise: container {owner.container}: {grants.text}")
+        meta = owner.pod.metadata
+        alloc = meta.annotations.get(wire.ANNOTATION_ALLOC, "")
+        return Row(meta.uid, meta.namespace, meta.name, owner.container, grants, mine, alloc, State.PREPARING)
+
+    async def _undo(self, row: Row, before: Row | None) -> None:
+        """A container that ran before keeps its row, for the slots are still its own; but no file lets it start."""
+        try:
+            if before is None:
+                await self._take_back(row)
+                return
+            self.journal.put(before)
+            for slot in row.slots:
+                self.files.remove(slot)
+        except CardwiseError as exc:  # why it may not start is what matters; the row stays, and is swept with its pod
+            log.error("what a refused container got was not taken back", pod=row.pod, why=str(exc))
+
+
+def toolkit_names(unit: Unit, toolkit: Toolkit) -> tuple[str, ...]:
+    """How the container toolkit may call a card, the surest first.
+
+    It counts instances as the driver does, and the numbers move: they are tried only in a file that names none by UUID,
+    for in one that does, an instance that is missing came later. Source: nvidia-ctk, --device-name-strategy.
+    """
+    index = unit.card.index
+    if unit.instance is None:
+        return unit.uuid, str(index), f"gpu{index}"
+    if any(name.startswith("MIG-") for name in toolkit.devices):
+        return (unit.uuid,)
+    return unit.uuid, f"{index}:{unit.instance.number}", f"mig{index}:{unit.instance.number}"
+
+
+def write_files(
+    files: SlotFiles, toolkit: Toolkit, cards: Mapping[str, Unit], grants: Sequence[Grant], edits: Edits
+) -> None:
+    """A container's slot files: each has its card; the first also what all of them share. Raises ClusterError."""
+    env = {
+        ENV_CARDS: ",".join(grant.uuid for grant in grants),
+        ENV_MEMORY: ",".join(str(grant.memory_mib) for grant in grants),
+        ENV_CORES: ",".join(str(grant.compute_pct) for grant in grants),
+        **edits.env,
+    }
+    for i, grant in enumerate(grants):
+        card = cards[grant.uuid]
+        names = toolkit_names(card, toolkit)
+        part = toolkit.of_card(names)
+        if part is None:
+            known = ", ".join(sorted(toolkit.devices)) or "no card"
+            raise ClusterError(
+                f"the container toolkit's CDI file does not know card {' or '.join(names)}, only {known}; "
+                "run nvidia-ctk cdi generate again",
+                retry=True,
+            )
+        first = i == 0
+        parts = [toolkit.common, part] if first else [part]
+        files.write(grant.slot, toolkit, parts, replace(edits, env=env) if first else Edits())
+
+
+def _bound(owner: Owner) -> BoundPod:
+    try:
+        return bound_pod(owner.pod)
+    except ValueError as exc:
+        raise RefusedError(f"cardwise: {exc}") from exc

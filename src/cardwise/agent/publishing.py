@@ -1,0 +1,124 @@
+"""What the cluster is told of this node: cards, their load, models on disk, and that the agent lives.
+
+Writes are few: cards when they change, load when it moved and not more often than some seconds, a heartbeat that is one
+small Lease. A change of a node's annotations also wakes pods that wait. Refuses to write what has not changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+import structlog
+
+from cardwise.adapters import wire
+from cardwise.adapters.kube.port import LeaseRecord, NodePort
+from cardwise.adapters.node_cards import encode_cards, encode_load
+from cardwise.agent.inventory import Inventory
+from cardwise.errors import ClusterError, ConflictError, NotFoundError
+
+log = structlog.get_logger()
+
+PERIOD_S = 1.0
+LOAD_EVERY_S, LOAD_MOVED = 15.0, 0.05
+HEARTBEAT_S, LEASE_S = 10.0, 40
+REPEAT_S = 600.0
+"""An annotation that someone removed is written again within this time."""
+
+
+@dataclass(slots=True)
+class Publishing:
+    """load: utilization of each card in [0, 1], recently. models: what weights are on disk."""
+
+    port: NodePort
+    node: str
+    namespace: str
+    inventory: Inventory
+    load: Callable[[], Mapping[str, float]]
+    models: Callable[[], frozenset[str]]
+    now_s: Callable[[], float]
+    writes: int = 0
+    failures: int = 0
+    _told: dict[str, str] = field(default_factory=dict)
+    _load: dict[str, float] = field(default_factory=dict)
+    _load_s: float = field(default=float("-inf"))
+    _repeat_s: float = field(default=float("-inf"))
+    _beat_s: float = field(default=float("-inf"))
+    _conditions: dict[str, tuple[str, str]] = field(default_factory=dict)
+    _wanted: dict[str, tuple[bool, str]] = field(default_factory=dict)
+
+    async def run(self) -> None:
+        """Publish what changed, and the heartbeat, until cancelled."""
+        while True:
+            for step in (self.publish, self.tell_conditions, self.beat):
+                try:
+                    await step()
+                except ClusterError as exc:
+                    self.failures += 1
+                    log.warning("could not publish", what=step.__name__, why=str(exc))
+            await asyncio.sleep(PERIOD_S)
+
+    async def publish(self) -> None:
+        """Write the annotations that changed. Raises ClusterError; then they are written the next time."""
+        if self.now_s() - self._repeat_s >= REPEAT_S:
+            self._told, self._repeat_s = {}, self.now_s()
+        wanted = {
+            wire.ANNOTATION_CARDS: encode_cards(self.inventory.specs()),
+            wire.ANNOTATION_CACHED_MODELS: ",".join(sorted(self.models())),
+        }
+        load = dict(self.load())
+        if self._load_is_news(load):
+            wanted[wire.ANNOTATION_LOAD] = encode_load(load)
+        news = {key: text for key, text in wanted.items() if self._told.get(key) != text}
+        if not news:
+            return
+        await self.port.annotate_node(self.node, news)
+        self.writes += 1
+        self._told |= news
+        if wire.ANNOTATION_LOAD in news:
+            self._load, self._load_s = load, self.now_s()
+
+    def _load_is_news(self, load: Mapping[str, float]) -> bool:
+        if self.now_s() - self._load_s < LOAD_EVERY_S:
+            return False
+        moved = any(abs(share - self._load.get(uuid, -1.0)) > LOAD_MOVED for uuid, share in load.items())
+        return moved or load.keys() != self._load.keys()
+
+    def tell_ready(self, condition: str, ready: bool, text: str) -> None:
+        """Have a condition of the node say this from now on."""
+        self._wanted[condition] = (ready, text)
+
+    async def tell_conditions(self) -> None:
+        """Write the conditions that changed. Raises ClusterError; then they are written the next time."""
+        for kind, (ready, text) in self._wanted.items():
+            status, reason = ("True", "Ready") if ready else ("False", "NotReady")
+            if self._conditions.get(kind) == (status, text):
+                continue
+            now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+            told = {"type": kind, "status": status, "reason": reason, "message": text[:1000]}
+            await self.port.set_node_condition(self.node, {**told, "lastTransitionTime": now, "lastHeartbeatTime": now})
+            self._conditions[kind] = (status, text)
+
+    async def beat(self) -> None:
+        """Renew the Lease, if it is time. Raises ClusterError."""
+        if self.now_s() - self._beat_s < HEARTBEAT_S:
+            return
+        name = lease_name(self.node)
+        try:
+            record = await self.port.read_lease(self.namespace, name)
+        except NotFoundError:
+            record = LeaseRecord()
+        renewed = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%fZ}"
+        wanted = replace(record, holder=self.node, duration_s=LEASE_S, renewed=renewed)
+        try:
+            await self.port.write_lease(self.namespace, name, wanted)
+        except ConflictError:
+            return  # an older process of ours is still ending; the next beat is ours
+        self._beat_s = self.now_s()
+
+
+def lease_name(node: str) -> str:
+    """The Lease that a node's agent renews."""
+    return f"{wire.LEASE_AGENT_PREFIX}{node}"

@@ -1,0 +1,122 @@
+"""What pods leave behind, and what a crash left half done.
+
+A container's files, limits and row go when its pod is gone from the API *and* from the kubelet: either alone may lie
+for a while. Refuses to clean up while one of the two cannot be asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from cardwise.adapters.journal import Row, State
+from cardwise.adapters.kubelet.pod_resources import Held
+from cardwise.agent.owners import Owner
+from cardwise.agent.preparing import Preparing
+from cardwise.errors import CardwiseError
+
+log = structlog.get_logger()
+
+PERIOD_S = 10.0
+SOON_S = 0.5
+"""After news of a pod: the kubelet forgets it a moment later than the API."""
+
+
+def _to_nobody() -> None:
+    return
+
+
+@dataclass(slots=True)
+class Sweeping:
+    """Cleans up after pods. resource: what the slots are called. renewed: called when slots have become free."""
+
+    preparing: Preparing
+    resource: str
+    renewed: Callable[[], None] = _to_nobody
+    period_s: float = PERIOD_S
+    soon_s: float = SOON_S
+
+    async def run(self) -> None:
+        """Sweep after news and every some seconds, until cancelled."""
+        changed = self.preparing.pods.changed
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self.period_s):
+                    await changed.wait()
+                    await asyncio.sleep(self.soon_s)
+            changed.clear()
+            try:
+                await self.enter_what_runs()
+                await self.sweep()
+            except CardwiseError as exc:
+                log.warning("could not clean up after pods", why=str(exc))
+
+    async def sweep(self) -> None:
+        """Remove what is of pods that are gone. Raises CardwiseError if something could not be removed."""
+        pods, journal = self.preparing.pods, self.preparing.journal
+        if not (pods.synced and pods.reachable):
+            return
+        gone = [row for row in journal.rows if row.uid not in pods.by_uid]
+        if not gone and not self._strays():
+            return
+        held = await self.preparing.owners.resources.held(self.resource)
+        for row in gone:
+            if not any(_has(each, row) for each in held):
+                await self.preparing.remove(row)
+                log.info("cleaned up", pod=f"{row.namespace}/{row.pod}", container=row.container, slots=row.slots)
+                self.renewed()
+        for slot in self._strays() - {slot for each in held for slot in each.ids}:
+            self.preparing.files.remove(slot)
+
+    def _strays(self) -> set[str]:
+        """Slots with a file that no container has. Looked at anew after each wait: a container may have come."""
+        return self.preparing.files.present() - {slot for row in self.preparing.journal.rows for slot in row.slots}
+
+    async def restore(self) -> None:
+        """After a start: drop what was half done, for the kubelet asks again, and enter what runs and is not known.
+
+        Files need no care: each start of a container writes its own (a reboot empties their folder).
+        """
+        self.preparing.files.tidy()
+        for row in [row for row in self.preparing.journal.rows if row.state is State.PREPARING]:
+            try:
+                await self.preparing.remove(row)
+            except CardwiseError as exc:
+                log.error("a start that was broken off was not taken back", pod=row.pod, why=str(exc))
+        self.preparing.unknown = "the agent has just started"
+        try:
+            await self.enter_what_runs()
+        except CardwiseError as exc:
+            log.warning("what runs here is not known yet", why=str(exc))
+
+    async def enter_what_runs(self) -> None:
+        """Once after a start: containers that the journal does not know. Raises ClusterError; then it is due still."""
+        preparing, pods = self.preparing, self.preparing.pods
+        if not preparing.unknown:
+            return
+        if not pods.synced:
+            preparing.unknown = "the API server has not told the node's pods"
+            return
+        held = await preparing.owners.resources.held(self.resource)
+        journal = preparing.journal
+        for each in held:
+            pod = pods.named(each.namespace, each.pod)
+            if pod is not None and journal.get(pod.metadata.uid, each.container) is None:
+                self._adopt(Owner(pod, each.container), sorted(each.ids))
+        preparing.unknown = ""
+
+    def _adopt(self, owner: Owner, slots: list[str]) -> None:
+        """A container that has slots and whose start this journal does not know: it may run, or wait for its start."""
+        try:
+            self.preparing.adopt(owner, slots)
+        except CardwiseError as exc:
+            log.error("a container holds slots that it may not have", pod=owner.pod.name, why=str(exc))
+
+
+def _has(held: Held, row: Row) -> bool:
+    """Whether the kubelet says that the row's pod is there: its slots alone may be another's by now, who waits yet."""
+    return (held.namespace, held.pod) == (row.namespace, row.pod) and not held.ids.isdisjoint(row.slots)

@@ -1,0 +1,173 @@
+"""From an allocation to the slots of a container: which slot carries which card, and how much of it; or why not.
+
+The scheduler chose; this only checks that what it chose is what is there. Two leaders at once, a forged annotation, a
+card that was swapped: each shows here as a contradiction, and the container does not start. Refuses to repair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from cardwise.core.allocation import Allocation, Hold, Share
+from cardwise.core.request import Isolation
+
+FULL_PCT = 100
+
+
+class Mismatch(Enum):
+    """Why a container may not start, for metrics and events."""
+
+    NO_ALLOCATION = "no-allocation"
+    OTHER_NODE = "other-node"
+    NO_CONTAINER = "no-container"
+    CARD_COUNT = "card-count"
+    UNKNOWN_CARD = "unknown-card"
+    SICK_CARD = "sick-card"
+    OVERSOLD = "oversold"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A container that may not start, and why."""
+
+    code: Mismatch
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What one slot carries. memory_mib: of the whole card if ``whole``."""
+
+    slot: str
+    uuid: str
+    memory_mib: int
+    compute_pct: int
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """A card that this node offers. why_not: what is wrong with it, if it takes no new slices."""
+
+    uuid: str
+    memory_mib: int
+    mode: Isolation = Isolation.ANY
+    why_not: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A container that is about to start: its slots, and the allocation of its pod. again: it ran before."""
+
+    container: str
+    slots: Sequence[str]
+    allocation: Allocation | None
+    again: bool = False
+
+
+def hand_over(
+    start: Start, node: str, cards: Mapping[str, Offered], mine: Sequence[Hold], others: Mapping[str, Sequence[Hold]]
+) -> tuple[Grant, ...] | Refusal:
+    """What each slot carries, in the order of the slots' names; the same question has the same answer.
+
+    cards: by UUID. mine: what the whole pod takes of each card. others: what each other pod takes, by its name.
+    A card that takes no new slices lets a container start again on it, for its pod was there before.
+    """
+    allocation = start.allocation
+    if allocation is None:
+        return Refusal(Mismatch.NO_ALLOCATION, "the pod has no allocation: it was not bound by cardwise's scheduler")
+    if allocation.node != node:
+        return Refusal(Mismatch.OTHER_NODE, f"the pod's allocation is for node {allocation.node}, this is {node}")
+    shares = dict(allocation.containers).get(start.container)
+    if shares is None:
+        return Refusal(Mismatch.NO_CONTAINER, f"the pod's allocation has nothing for container {start.container}")
+    if len(shares) != len(start.slots):
+        return Refusal(
+            Mismatch.CARD_COUNT,
+            f"the kubelet gave container {start.container} {len(start.slots)} slots, its allocation has "
+            f"{len(shares)} cards",
+        )
+    refusal = _card_refusal(start, shares, cards) or _sum_refusal(cards, mine, others)
+    if refusal is not None:
+        return refusal
+    return tuple(
+        Grant(slot, share.uuid, share.memory_mib, share.compute_pct, share.whole)
+        for slot, share in zip(sorted(start.slots), shares, strict=True)
+    )
+
+
+def _card_refusal(start: Start, shares: Iterable[Share], cards: Mapping[str, Offered]) -> Refusal | None:
+    for share in shares:
+        card = cards.get(share.uuid)
+        if card is None:
+            return Refusal(
+                Mismatch.UNKNOWN_CARD,
+                f"card {share.uuid} is not on this node, which has {', '.join(sorted(cards)) or 'none'}",
+            )
+        if card.why_not and not start.again:
+            return Refusal(Mismatch.SICK_CARD, f"card {share.uuid} takes no new slices: {card.why_not}")
+    return None
+
+
+def _sum_refusal(
+    cards: Mapping[str, Offered], mine: Sequence[Hold], others: Mapping[str, Sequence[Hold]]
+) -> Refusal | None:
+    for uuid in dict.fromkeys(hold.uuid for hold in mine):
+        card = cards.get(uuid)
+        beside = {name: held for name, holds in others.items() if (held := _on(holds, uuid))}
+        text = "" if card is None else _oversold(card, _on(mine, uuid), beside)
+        if text:
+            return Refusal(Mismatch.OVERSOLD, f"card {uuid}: {text}; held by {', '.join(sorted(beside)) or 'nobody'}")
+    return None
+
+
+def _on(holds: Iterable[Hold], uuid: str) -> list[Hold]:
+    return [hold for hold in holds if hold.uuid == uuid]
+
+
+def _oversold(card: Offered, mine: Sequence[Hold], others: Mapping[str, Sequence[Hold]]) -> str:
+    """Why the holds do not fit the card together, or nothing."""
+    held = [hold for holds in others.values() for hold in holds]
+    if held and any(hold.whole for hold in [*mine, *held]):
+        return "it is asked whole and others are on it" if any(hold.whole for hold in mine) else "another has all of it"
+    if held and card.mode is Isolation.MIG:
+        return "it is a MIG instance, which one pod has at a time"
+    memory, compute = _sum(mine)
+    memory_held, compute_held = _sum(held)
+    if memory + memory_held > card.memory_mib:
+        return f"{memory} MiB are asked, {card.memory_mib - memory_held} of {card.memory_mib} MiB are free"
+    if compute + compute_held > FULL_PCT:
+        return f"{compute} % of compute are asked, {FULL_PCT - compute_held} % are free"
+    return ""
+
+
+def _sum(holds: Sequence[Hold]) -> tuple[int, int]:
+    return sum(hold.memory_mib for hold in holds), sum(hold.compute_pct for hold in holds)
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """Names for what the kubelet counts, without a card: so many per card, one per MIG instance.
+
+    As many are healthy as containers could start: the last free ones are withdrawn while cards are sick, or while slots
+    are in use that there would be no more, for cards were divided otherwise since.
+    """
+
+    per_card: int
+
+    def count(self, cards: Iterable[Offered]) -> int:
+        """How many containers these cards hold at most."""
+        return sum(1 if card.mode is Isolation.MIG else self.per_card for card in cards)
+
+    def names(self, cards: Iterable[Offered], used: Iterable[str] = ()) -> list[str]:
+        """All slots of a node with these cards, and those in use."""
+        return sorted({f"slot-{number:03d}" for number in range(self.count(cards))} | set(used))
+
+    def unhealthy(self, cards: Collection[Offered], used: Collection[str]) -> set[str]:
+        """Slots to be withdrawn: those that nobody has, from the last one."""
+        listed = self.names(cards, used)
+        well = self.count(card for card in cards if not card.why_not)
+        free = [name for name in reversed(listed) if name not in set(used)]
+        return set(free[: len(listed) - well])

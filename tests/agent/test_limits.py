@@ -1,0 +1,156 @@
+"""Limits are in force before a container starts, or it does not start; a dead daemon is no silent one."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.agent.a_node import GPU, GpuNode
+from tests.agent.node_port import pod, share
+from tests.fakes.kubelet import ContainerError, Refused
+from tests.fakes.mps import FakeMps
+
+R615 = {"driver": "615.71.05", "cuda": 13040, "memory_limits": True}
+MPS_READY = "CardwiseMPSReady"
+
+
+@pytest.fixture
+def mps():
+    fake = FakeMps()
+    yield fake
+    fake.close()
+
+
+class MpsNode(GpuNode):
+    """A node whose MPS program is the fake one."""
+
+    def __init__(self, mps, *models, **more):
+        super().__init__(
+            *models,
+            settings={"mps_control": mps.command, "mps_check_every_s": 0.05, **more.pop("settings", {})},
+            **more,
+        )
+        mps.tell(cards=list(self.nvml.uuids))
+        mps.pipe_dir, self.mps = self.folder / "run" / "mps", mps
+
+    async def __aexit__(self, *exc):
+        self.mps.kill()
+        await super().__aexit__(*exc)
+
+    def cgroup(self, body):
+        """The pod's cgroup, as the kubelet makes it before the first container."""
+        uid = body["metadata"]["uid"]
+        path = self.folder / "cgroup" / "kubepods" / f"pod{uid}"
+        path.mkdir(parents=True)
+        return path
+
+
+def _unified(node):
+    (node.folder / "cgroup").mkdir()
+    (node.folder / "cgroup" / "cgroup.controllers").write_text("cpu memory dmem\n")
+    return node
+
+
+async def test_under_protocol_2_a_container_joins_our_daemon_with_its_limits(mps):
+    mps.tell(version=12080)
+    async with MpsNode(mps, "A10") as node:
+        started = (await node.run(node.pod("a", 4096, 20)))["app"]
+    assert started.env["CUDA_MPS_PIPE_DIRECTORY"] == str(node.folder / "run" / "mps")
+    assert started.env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "20"
+    assert started.env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == f"{node.uuid()}=4096M"
+    assert str(node.folder / "run" / "mps") in [each["hostPath"] for each in started.mounts]
+    assert '"mode":"mps"' in node.port.annotations["cardwise.dev/cards"]
+
+
+async def test_cards_under_mps_are_in_the_exclusive_mode_so_that_a_bypass_fails(mps):
+    async with MpsNode(mps, "A10", "T4") as node:
+        modes = [node.driver.sample(uuid).compute_mode for uuid in node.nvml.uuids]
+    assert modes == [3, 3]
+
+
+async def test_under_protocol_3_a_container_gets_a_namespace_and_the_kernel_holds_its_memory(mps):
+    mps.tell(version=13040)
+    async with _unified(MpsNode(mps, "H100", **R615)) as node:
+        body = node.pod("a", 4096, 20)
+        path = node.cgroup(body)
+        started = (await node.run(body))["app"]
+        limit = node.driver.memory_limit(node.uuid(), str(path))
+    assert limit.hard_mib == 4096
+    assert started.env["CUDA_MPS_PIPE_DIRECTORY"].endswith("/cardwise/slot_000")
+    assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" not in started.env
+
+
+async def test_without_mps_but_with_r615_slices_take_turns_and_memory_is_held():
+    async with _unified(GpuNode("H100", **R615)) as node:
+        body = node.pod("a", 4096, 20)
+        path = node.folder / "cgroup" / "kubepods" / f"pod{body['metadata']['uid']}"
+        path.mkdir(parents=True)
+        await node.run(body)
+        assert node.driver.memory_limit(node.uuid(), str(path)).hard_mib == 4096
+        assert '"mode":"time-slicing"' in node.port.annotations["cardwise.dev/cards"]
+
+
+async def test_a_limit_that_the_daemon_does_not_take_refuses_the_container(mps):
+    async with MpsNode(mps, "A10") as node:
+        mps.tell(ignore=["memory"])
+        with pytest.raises(ContainerError, match="MPS slice"):
+            await node.run(node.pod("a"))
+        assert node.slot_files() == []
+
+
+async def test_a_dead_daemon_is_told_and_comes_back_without_a_restart_of_the_agent(mps):
+    """Case C30."""
+    async with MpsNode(mps, "A10") as node:
+        await node.run(node.pod("a", 1000, 10))
+        await node.until(lambda: node.port.conditions.get(MPS_READY, {}).get("status") == "True")
+        mps.tell(start_fails=1)
+        mps.kill()
+        await node.until(lambda: node.port.conditions[MPS_READY]["status"] == "False", "never told")
+        assert '"healthy":false' in node.port.annotations["cardwise.dev/cards"]
+        with pytest.raises(Refused, match="Available: 0"):
+            await node.run(node.pod("b", 1000, 10))
+        mps.tell(start_fails=0)
+        await node.until(lambda: node.port.conditions[MPS_READY]["status"] == "True", "never back")
+        await node.until(lambda: node.kubelet.allocatable(GPU))
+        assert (await node.run(node.pod("c", 1000, 10)))["app"].env["CARDWISE_MEMORY_MIB"] == "1000"
+
+
+async def test_processes_that_a_pod_declares_share_its_limit(mps):
+    """Case C32."""
+    mps.tell(version=12080)
+    async with MpsNode(mps, "A10") as node:
+        body = pod("a", {"app": [share(node.uuid(), 1000, 10)]}, annotations={"cardwise.dev/processes": "2"})
+        started = (await node.run(node.bound(body)))["app"]
+    assert started.env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == f"{node.uuid()}=500M"
+
+
+async def test_a_nonsense_number_of_processes_is_refused_with_what_to_write(mps):
+    async with MpsNode(mps, "A10") as node:
+        body = pod("a", {"app": [share(node.uuid())]}, annotations={"cardwise.dev/processes": "many"})
+        with pytest.raises(ContainerError, match=r"'many' is no number of processes; write 2"):
+            await node.run(node.bound(body))
+
+
+async def test_a_step_that_the_node_cannot_stand_on_offers_no_cards():
+    async with GpuNode("A10", settings={"isolation": "kernel-memory-and-namespace"}) as node:
+        assert '"healthy":false' in node.port.annotations["cardwise.dev/cards"]
+        assert "driver 580 is older than 615" in node.agent.inventory.sick[node.uuid()]
+
+
+async def test_a_deleted_pod_takes_its_limits_with_it(mps):
+    mps.tell(version=13040)
+    async with MpsNode(mps, "H100") as node:
+        body = node.pod("a")
+        await node.run(body)
+        await node.delete(body)
+        await node.until(lambda: not list(node.agent.journal.rows))
+        assert any("namespace delete" in said for said in mps.said)
+
+
+async def test_a_restarted_agent_holds_the_limits_of_what_runs(mps):
+    async with MpsNode(mps, "A10") as node:
+        await node.run(node.pod("a", 4096, 20))
+        await node.restart_agent()
+        mps.kill()
+        await node.until(lambda: node.agent.isolating.alarms.get("daemon-dead"))
+        await node.until(lambda: node.agent.isolating.mps.state(node.uuid()).ready)
+        assert any("4096M" in said for said in mps.said[-12:])

@@ -1,0 +1,31 @@
+"""Pages of the reference that say what the code says: checked against it."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+
+import msgspec
+
+from cardwise.scheduler.settings import DEFAULT_POLICY, Settings, policies_of
+from tests.conftest import ROOT
+
+ROW = re.compile(r"^\| `([a-z-]+)` \| (.*?) \|", re.MULTILINE)
+
+
+def test_the_page_of_settings_tells_every_key_and_its_default():
+    text = (ROOT / "docs" / "reference" / "settings.md").read_text()
+    told = {key: default.replace("`", "") for key, default in ROW.findall(text)}
+    assert told.pop("policy") == ", ".join(DEFAULT_POLICY.values())
+    defaults = msgspec.to_builtins(Settings())
+    assert {key: tomllib.loads(f"x = {default}")["x"] for key, default in told.items()} == {
+        key: value for key, value in defaults.items() if key != "policy"
+    }
+
+
+def test_the_example_on_the_page_of_settings_can_be_read(tmp_path):
+    text = (ROOT / "docs" / "reference" / "settings.md").read_text()
+    (example,) = re.findall(r"^```toml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    (tmp_path / "ours.toml").write_text('policy = "dense"\n')
+    settings = msgspec.convert(tomllib.loads(example.replace("/etc/cardwise/policies", str(tmp_path))), Settings)
+    policies_of(settings)

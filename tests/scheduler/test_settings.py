@@ -1,0 +1,50 @@
+"""The scheduler's settings: read whole, or refused with the key that is wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from cardwise.errors import InputError
+from cardwise.scheduler.settings import Settings, read_settings
+
+
+@pytest.fixture
+def read(tmp_path):
+    def _read(content):
+        path = tmp_path / "scheduler.toml"
+        path.write_text(content)
+        return read_settings(path)
+
+    return _read
+
+
+def test_without_a_file_the_defaults_hold():
+    assert read_settings(None) == Settings()
+
+
+def test_what_the_file_says_is_taken(read):
+    assert read('namespace = "ns"\nport = 1\n[policy]\nbest-effort = "fgd"\n') == Settings(
+        namespace="ns", port=1, policy={"best-effort": "fgd"}
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        pytest.param("port", "is not TOML: ", id="no TOML"),
+        pytest.param(f"port = {'[' * 3000}\n", "is nested too deep; give the scheduler's settings", id="nested"),
+        pytest.param(f"port = {'9' * 5000}\n", "is not TOML: ", id="5000 digits"),
+        pytest.param(f"port = 0x{'9' * 5000}\n", "port: Expected `int` <= 65535", id="5000 hexadecimal digits"),
+        pytest.param("port = 65536\n", "port: Expected `int` <= 65535", id="port"),
+        pytest.param("webhook-port = -1\n", "webhook-port: Expected `int` >= 0", id="port below 0"),
+        pytest.param("seed = -1\n", "seed: Expected `int` >= 0", id="seed"),
+        pytest.param("prot = 1\n", "unknown field `prot`", id="typo"),
+        pytest.param(f"policy{'.a' * 5000} = 1\n", "policy", id="tables in tables"),
+        pytest.param("webhook-port = 1\n", "webhook-port: the webhook needs tls-cert-file and", id="no certificate"),
+        pytest.param('client-ca-file = "ca"\n', "client-ca-file: needs tls-cert-file and", id="authority alone"),
+    ],
+)
+def test_settings_that_cannot_be_meant_name_the_key(read, content, message):
+    with pytest.raises(InputError) as caught:
+        read(content)
+    assert message in str(caught.value)
