@@ -430,6 +430,16 @@ async def test_an_init_containers_row_goes_when_the_app_takes_over_its_slot():
         await at_rest(node)
 
 
+async def test_a_pod_whose_init_container_alone_had_a_card_holds_nothing_once_that_has_ended():
+    async with GpuNode() as node:
+        body = node.bound(pod("a", {"app": []}, inits={"load": [share(node.uuid(), 20000, 90)]}))
+        await node.run(body)
+        body["status"] = {"phase": "Running", "conditions": [{"type": "Initialized", "status": "True"}]}
+        node.port.put(body)
+        await node.until(lambda: node.agent.pods.by_uid[uid(body)].status.phase == "Running")
+        await node.run(node.pod("b", 20000, 90))
+
+
 # ---------------------------------------------------------------- two at once
 
 

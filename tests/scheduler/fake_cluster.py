@@ -154,6 +154,9 @@ class FakeCluster:
         self._must_live()
         self.events.append((namespace, event["involvedObject"]["name"], event["message"]))
 
+    async def list_leases(self, _namespace, _prefix):
+        return {}
+
     async def read_lease(self, _namespace, _name):
         self._must_live()
         if self.lease is None:

@@ -26,6 +26,7 @@ from cardwise.adapters.quantity import (
     parse_quantity,
 )
 from cardwise.core.request import Shape
+from cardwise.files import seen
 from cardwise.units import MILLI_PER_PCT
 
 ADDED = "Slices of several containers were added up, as if on one card"
@@ -224,6 +225,48 @@ def parts_without_a_card(resources: Resources) -> list[str]:
     return sorted(name for name in parts if _amount(asked, name))
 
 
+def contradictions(resources: Resources) -> list[str]:
+    """Asks that can be read in two ways, and asks for nothing of a card. Raises as :func:`gpu_ask`."""
+    asked = {**resources.requests, **resources.limits}
+    names = sorted(asked.keys() & wire.READ_RESOURCES)
+    told = [_unequal(resources, name) for name in names if _is_unequal(resources, name)]
+    cards = _cards(asked)
+    if not cards:
+        return told
+    told += [
+        f"{name}: '0' is no share of a card; write {_form(name, cards)}" for name in names if _is_none(asked, name)
+    ]
+    for what, read in _READERS.items():
+        said = {name: amount for name, of in read.items() if name in asked and (amount := of(asked, name, cards))}
+        if len(set(said.values())) > 1:
+            told.append(f"{' and '.join(said)} {'both' if len(said) == 2 else 'all'} say {what}; write one")
+    return told
+
+
+def _is_unequal(resources: Resources, name: str) -> bool:
+    both = name in resources.requests and name in resources.limits
+    return both and _amount(resources.requests, name) != _amount(resources.limits, name)
+
+
+def _unequal(resources: Resources, name: str) -> str:
+    requests, limits = seen(resources.requests[name]), seen(resources.limits[name])
+    return f"{name}: requests say {requests} and limits {limits}; write one amount"
+
+
+def _is_none(asked: Amounts, name: str) -> bool:
+    """HAMi's compute of 0 is no limit; everywhere else 0 would be read as all."""
+    return name not in {*wire.COUNTS, wire.HAMI_CORES} and not _amount(asked, name)
+
+
+def _form(name: str, cards: int) -> str:
+    if name == wire.OWN_MEMORY:
+        return "MiB of all cards together, such as 4096"
+    if name in {wire.USER_MEMORY, wire.HAMI_MEMORY}:
+        return "4096 (MiB), 4096Mi, 4Gi or 4G"
+    most = 100 * cards if name in {wire.OWN_CORES, wire.OWN_MEMORY_PCT} else 100
+    return f"a whole number from 1 to {most}"
+
+
 def unread_resources(pod: Pod) -> set[str]:
     """Resources of our domains in any container that are neither read nor known: other plugins' ones, or misspelt."""
     containers = (*pod.spec.init_containers, *pod.spec.containers)
@@ -247,12 +290,15 @@ def _cards(asked: Amounts) -> int:
 
 
 def _memory_mib(asked: Amounts, cards: int) -> int:
+    return _own_mib(asked, cards) or _memory(asked, wire.USER_MEMORY) or _memory(asked, wire.HAMI_MEMORY)
+
+
+def _own_mib(asked: Amounts, cards: int) -> int:
+    """MiB of each card from a total over all cards."""
     total = _read(asked, wire.OWN_MEMORY, parse_count) if wire.OWN_MEMORY in asked else 0
     if total > cards * MAX_CARD_MIB:
         raise ValueError(f"{wire.OWN_MEMORY}: {total} MiB are more than {cards} cards have; write plain MiB")
-    if total:
-        return -(-total // cards)
-    return _memory(asked, wire.USER_MEMORY) or _memory(asked, wire.HAMI_MEMORY)
+    return -(-total // cards)
 
 
 def _memory(asked: Amounts, name: str) -> int:
@@ -270,18 +316,32 @@ def _cores_pct(asked: Amounts, cards: int) -> int:
 
 def _own_pct(asked: Amounts, name: str, cards: int) -> int:
     """Percent of each card from a total over all cards."""
-    total = _read(asked, name, parse_count) if name in asked else 0
-    if total > 100 * cards:
-        raise ValueError(f"{name}: {total} % are more than {cards} cards have")
-    return -(-total // cards)
+    return -(-_percent(asked, name, cards, 100 * cards) // cards)
 
 
-def _pct(asked: Amounts, name: str) -> int:
+def _pct(asked: Amounts, name: str, cards: int = 1) -> int:
     """Percent of a card; 0 if not asked."""
-    pct = _read(asked, name, parse_count) if name in asked else 0
-    if pct > 100:
-        raise ValueError(f"{name}: {pct} % are more than one card has")
-    return pct
+    return _percent(asked, name, cards, 100)
+
+
+def _percent(asked: Amounts, name: str, cards: int, most: int) -> int:
+    if name not in asked:
+        return 0
+    form = f"write {_form(name, cards)}"
+    try:
+        amount = parse_quantity(asked[name])
+    except NotAQuantityError as exc:
+        raise NotAQuantityError(f"{name}: {seen(asked[name])} is not a quantity; {form}") from exc
+    if amount.denominator != 1:
+        raise ValueError(f"{name}: {seen(asked[name])} is no whole number; {form}")
+    if amount > most:
+        has = "one card has" if most == 100 else f"{cards} cards have"
+        raise ValueError(f"{name}: {amount} % is more than {has}; {form}")
+    return int(amount)
+
+
+def _of_all(pct: int) -> str:
+    return f"{pct} %" if pct else ""
 
 
 def _amount(amounts: Amounts, name: str) -> Fraction:
@@ -299,3 +359,21 @@ def _read(amounts: Mapping[str, str | int], name: str, parse: Callable[[str | in
 
 def _ceil(amount: Fraction) -> int:
     return -(-amount.numerator // amount.denominator)
+
+
+_READERS: dict[str, dict[str, Callable[[Amounts, str, int], object]]] = {
+    "cards": dict.fromkeys(wire.COUNTS, lambda asked, name, _cards: _amount(asked, name)),
+    "memory": {  # MiB and percent of it are never known to be the same
+        wire.USER_MEMORY: lambda asked, name, _cards: _memory(asked, name),
+        wire.HAMI_MEMORY: lambda asked, name, _cards: _memory(asked, name),
+        wire.OWN_MEMORY: lambda asked, _name, cards: _own_mib(asked, cards),
+        wire.HAMI_MEMORY_PCT: lambda asked, name, cards: _of_all(_pct(asked, name, cards)),
+        wire.OWN_MEMORY_PCT: lambda asked, name, cards: _of_all(_own_pct(asked, name, cards)),
+    },
+    "cores": {
+        wire.USER_CORES: _pct,
+        wire.HAMI_CORES: _pct,
+        wire.OWN_CORES: _own_pct,
+    },
+}
+"""Names that say the same thing, each with what it says of one card; 0 is nothing said."""

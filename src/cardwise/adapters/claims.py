@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from typing import TypeVar
 
 from cardwise.adapters import wire
-from cardwise.adapters.asks import GpuAsk, gpu_ask, parts_without_a_card, requested, unread_names
+from cardwise.adapters.asks import GpuAsk, contradictions, gpu_ask, parts_without_a_card, requested, unread_names
 from cardwise.adapters.dump import service_of
+from cardwise.adapters.faults import Faults
 from cardwise.adapters.kube_objects import Container, Pod
 from cardwise.adapters.quantity import MAX_MILLI, MIB
 from cardwise.core.claim import Claim, ContainerAsk, LatencyClass, Stage
@@ -29,6 +32,12 @@ MODES = {mode.name.lower().replace("_", "-"): mode for mode in Isolation if mode
 MODE_NAMES = {mode: name for name, mode in MODES.items()} | {Isolation.ANY: "any"}
 NAMED_MODES = {name: mode for mode, name in MODE_NAMES.items()}
 """Isolation modes as cardwise writes them, both ways: also of a card that has none yet."""
+MOST_PROCESSES = 64
+"""Of one container on one card; MPS serves no more clients than that at a time."""
+LONGEST_LIST = 4096
+"""Characters of a list in an annotation: dozens of names, not all that a request can carry."""
+LONGEST_NAME = 100
+"""Characters of a name for which another may have been meant. Kubernetes' own are shorter."""
 _ValueT = TypeVar("_ValueT")
 _BOOLEANS = {"true": True, "false": False}
 _LATENCIES = {each.value: each for each in LatencyClass}
@@ -45,7 +54,13 @@ def claim_of(pod: Pod) -> Claim:
 
 def read_claim(pod: Pod) -> tuple[Claim, list[str]]:
     """What the pod asks for as far as it can be read, and what is wrong with it."""
-    faults: list[str] = []
+    faults = Faults()
+    claim = read_faulty(pod, faults)
+    return claim, faults.lines()
+
+
+def read_faulty(pod: Pod, faults: Faults) -> Claim:
+    """What the pod asks for as far as it can be read; what is wrong with it is added to ``faults``."""
     read = _Annotations(pod, faults)
     allowed = Shape(0, models=read.wanted(), unwanted_models=read.unwanted(), isolation=read.modes())
     asks = [ask for ask in _asks(pod, allowed, faults) if ask.shape.cards]
@@ -63,10 +78,12 @@ def read_claim(pod: Pod) -> tuple[Claim, list[str]]:
         model_key=pod.metadata.annotations.get(wire.ANNOTATION_MODEL, ""),
         latency=read.one_of(wire.ANNOTATION_CLASS, _LATENCIES, LatencyClass.SENSITIVE),
     )
-    return claim, faults + misspelt(pod)
+    read.processes()
+    _tell_misspelt(pod, faults)
+    return claim
 
 
-def _host(pod: Pod, resource: str, scale: Fraction | int, faults: list[str]) -> int:
+def _host(pod: Pod, resource: str, scale: Fraction | int, faults: Faults) -> int:
     """CPU or memory that kube-scheduler counts, rounded up; what is beyond every sum is a fault, and counted as most.
 
     Pods reach us before the API server has checked them, and pods with a node name are never checked by a scheduler.
@@ -74,24 +91,26 @@ def _host(pod: Pod, resource: str, scale: Fraction | int, faults: list[str]) -> 
     try:
         amount = math.ceil(requested(pod.spec, resource) * scale)
     except ValueError as exc:
-        faults.append(str(exc))
+        faults.add(str(exc))
         return 0
     if amount > MAX_MILLI:
-        faults.append(f"{resource}: {amount} {'milli' if resource == 'cpu' else 'MiB'} are more than any node has")
+        faults.add(f"{resource}: {amount} {'milli' if resource == 'cpu' else 'MiB'} are more than any node has")
     return min(amount, MAX_MILLI)
 
 
-def _asks(pod: Pod, allowed: Shape, faults: list[str]) -> Iterable[ContainerAsk]:
+def _asks(pod: Pod, allowed: Shape, faults: Faults) -> Iterable[ContainerAsk]:
     for container, stage in stages(pod):
         try:
             ask, parts = gpu_ask(container.resources), parts_without_a_card(container.resources)
+            unclear = contradictions(container.resources)
         except ValueError as exc:
-            faults.append(f"container {container.name}: {exc}")
+            faults.add(f"container {container.name}: {exc}")
             continue
         if parts:
             names = f"{' and '.join(parts)} {'ask' if len(parts) > 1 else 'asks'}"
             told = f"{names} for a part of a card, but 0 cards are asked; write {wire.GPU}: 1, or remove both"
-            faults.append(f"container {container.name}: {told}")
+            faults.add(f"container {container.name}: {told}")
+        faults.add_each(unclear, f"container {container.name}: {{}}".format)
         yield ContainerAsk(container.name, stage, _shape(ask, allowed))
 
 
@@ -115,31 +134,39 @@ def stages(pod: Pod) -> Iterable[tuple[Container, Stage]]:
         yield container, Stage.APP
 
 
-def misspelt(pod: Pod) -> list[str]:
+def _tell_misspelt(pod: Pod, faults: Faults) -> None:
     """Keys that look like ours and are none, each with what was probably meant."""
-    faults = []
     for container, _ in stages(pod):
-        for name in sorted(unread_names(container.resources)):
-            if not name.startswith(wire.MIG_RESOURCES):
-                hint = _hint(name, wire.READ_RESOURCES)
-                faults.append(f"container {container.name}: no resource is called {name}{hint}")
-    for key in sorted(pod.metadata.annotations):
-        if key in wire.READ_RESOURCES:
-            faults.append(f"annotation {key}: is a resource; write it under a container's resources.limits")
-        elif key.startswith("cardwise.dev/") and key not in wire.POD_ANNOTATIONS and key != wire.ANNOTATION_ALLOC:
-            faults.append(f"annotation {key}: is none of cardwise's{_hint(key, wire.POD_ANNOTATIONS)}")
-    return faults
+        names = [name for name in unread_names(container.resources) if not name.startswith(wire.MIG_RESOURCES)]
+        faults.add_each(sorted(names), partial(_no_resource, container.name))
+    faults.add_each([key for key in sorted(pod.metadata.annotations) if _is_wrong(key)], _no_annotation)
+
+
+def _no_resource(container: str, name: str) -> str:
+    return f"container {container}: no resource is called {name}{_hint(name, wire.READ_RESOURCES)}"
+
+
+def _is_wrong(key: str) -> bool:
+    known = key in wire.POD_ANNOTATIONS or key == wire.ANNOTATION_ALLOC
+    return key in wire.READ_RESOURCES or (key.startswith("cardwise.dev/") and not known)
+
+
+def _no_annotation(key: str) -> str:
+    if key in wire.READ_RESOURCES:
+        return f"annotation {key}: is a resource; write it under a container's resources.limits"
+    return f"annotation {key}: is none of cardwise's{_hint(key, wire.POD_ANNOTATIONS)}"
 
 
 def _hint(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.8)  # names share their domain
+    near = sorted(known) if len(name) <= LONGEST_NAME else []
+    close = difflib.get_close_matches(name, near, n=1, cutoff=0.8)  # names share their domain
     return f"; write {close[0]}" if close else f"; known are {', '.join(sorted(known))}"
 
 
 class _Annotations:
     """Reads a pod's annotations and notes what cannot be read."""
 
-    def __init__(self, pod: Pod, faults: list[str]) -> None:
+    def __init__(self, pod: Pod, faults: Faults) -> None:
         self._annotations, self._faults = pod.metadata.annotations, faults
 
     def boolean(self, key: str) -> bool:
@@ -150,7 +177,7 @@ class _Annotations:
         if text is None:
             return otherwise
         if text not in known:
-            self._faults.append(f"annotation {key}: {seen(text)} is none of {', '.join(known)}")
+            self._faults.add(f"annotation {key}: {seen(text)} is none of {', '.join(known)}")
         return known.get(text, otherwise)
 
     def wanted(self) -> frozenset[str]:
@@ -159,19 +186,31 @@ class _Annotations:
     def unwanted(self) -> frozenset[str]:
         wanted, unwanted = self.wanted(), self._models(key := wire.ANNOTATIONS_HAMI_TYPES[1])
         if wanted and not any(Shape(0, unwanted_models=unwanted).takes(model) for model in wanted):
-            self._faults.append(f"annotation {key}: leaves none of {', '.join(sorted(wanted))}; name other models")
+            self._faults.add(f"annotation {key}: leaves none of {', '.join(sorted(wanted))}; name other models")
         return unwanted
 
+    def processes(self) -> None:
+        """How many processes of a container use a card: a matter of the node's agent, but told here if it is wrong."""
+        text = self._annotations.get(key := wire.ANNOTATION_PROCESSES, "1")
+        if not (re.fullmatch(r"[1-9][0-9]{0,3}", text) and int(text) <= MOST_PROCESSES):
+            told = f"{seen(text)} is no number of processes; write a whole number from 1 to {MOST_PROCESSES}"
+            self._faults.add(f"annotation {key}: {told}")
+
     def _models(self, key: str) -> frozenset[str]:
-        names = self._annotations.get(key, "").split(",")
-        return frozenset(wire.model_token(name) for name in names if name.strip())
+        return frozenset(map(wire.model_token, self._list(key)))
 
     def modes(self) -> frozenset[Isolation]:
-        names = [name.strip() for name in self._annotations.get(wire.ANNOTATION_ISOLATION, "").split(",")]
-        return frozenset(self.one_mode(name) for name in names if name)
+        names = self._list(wire.ANNOTATION_ISOLATION)
+        self._faults.add_each([name for name in names if name not in MODES], self._no_mode)
+        return frozenset(MODES.get(name, Isolation.ANY) for name in names)
 
-    def one_mode(self, name: str) -> Isolation:
-        if name not in MODES:
-            key = wire.ANNOTATION_ISOLATION
-            self._faults.append(f"annotation {key}: {seen(name)} is none of {', '.join(MODES)}")
-        return MODES.get(name, Isolation.ANY)
+    def _no_mode(self, name: str) -> str:
+        return f"annotation {wire.ANNOTATION_ISOLATION}: {seen(name)} is none of {', '.join(MODES)}"
+
+    def _list(self, key: str) -> list[str]:
+        text = self._annotations.get(key, "")
+        if len(text) > LONGEST_LIST:
+            told = f"is {len(text):,} characters long; write a list of at most {LONGEST_LIST:,}"
+            self._faults.add(f"annotation {key}: {told}")
+            return []
+        return [name.strip() for name in text.split(",") if name.strip()]

@@ -102,6 +102,10 @@ class HollowCluster:
         raw["metadata"] = {**(raw.get("metadata") or {}), "namespace": namespace}
         self.events.append(raw)
 
+    async def list_leases(self, _namespace: str, _prefix: str) -> dict[str, str]:
+        """No agents run here, so no node has a Lease of one."""
+        return {}
+
     async def read_lease(self, namespace: str, name: str) -> LeaseRecord:
         """See the port."""
         if (namespace, name) not in self._leases:

@@ -23,7 +23,7 @@ log = structlog.get_logger()
 
 PERIOD_S = 1.0
 LOAD_EVERY_S, LOAD_MOVED = 15.0, 0.05
-HEARTBEAT_S, LEASE_S = 10.0, 40
+HEARTBEAT_S, LEASE_S = 20.0, 60
 REPEAT_S = 600.0
 """An annotation that someone removed is written again within this time."""
 

@@ -13,7 +13,7 @@ import structlog
 from cardwise.adapters.journal import Journal
 from cardwise.adapters.kube.port import All, Gone, LocalPodEvent, Lost, NodePort, Put
 from cardwise.adapters.kube_objects import LocalPod
-from cardwise.agent.inventory import pod_holds
+from cardwise.agent.inventory import allocation_of, pod_holds
 from cardwise.core.allocation import Hold
 
 log = structlog.get_logger()
@@ -78,12 +78,10 @@ class NodePods:
             return stored
         known = self._holds.get(uid)
         if known is None or known[0] is not pod:  # news is another object
-            known = self._holds[uid] = (pod, _holds_told(pod) or stored)
+            known = self._holds[uid] = (pod, _holds_told(pod, stored))
         return known[1]
 
 
-def _holds_told(pod: LocalPod) -> tuple[Hold, ...]:
-    try:
-        return pod_holds(pod)
-    except ValueError:
-        return ()
+def _holds_told(pod: LocalPod, stored: tuple[Hold, ...]) -> tuple[Hold, ...]:
+    """By the pod's allocation; nothing is an answer: its init container alone had a card, and has ended."""
+    return stored if allocation_of(pod) is None else pod_holds(pod)

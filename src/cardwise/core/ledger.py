@@ -48,6 +48,7 @@ class Ledger:
     fresh: UIDs of pods that were held or confirmed since the last list of pods began: it may not have them.
     unlisted: those of them that it did not have: they came after it, or went before it. Somebody must ask.
     conflicts: by the pod's UID, or by the node where it is the node's own.
+    silent: nodes whose agent does not report, and how that reads.
     """
 
     make_policies: MakePolicies
@@ -55,6 +56,7 @@ class Ledger:
     pods: dict[str, BoundPod] = field(default_factory=dict)
     under_way: dict[str, BoundPod] = field(default_factory=dict)
     conflicts: dict[str, Conflict] = field(default_factory=dict)
+    silent: dict[str, str] = field(default_factory=dict)
     loads: dict[str, dict[str, float]] = field(default_factory=dict)
     freed: set[str] = field(default_factory=set)
     fresh: set[str] = field(default_factory=set)
@@ -264,6 +266,9 @@ class Ledger:
         for doubled in _doubled(specs):
             self._note(f"node {doubled.node}", doubled)
             self.cluster.fence(self.cluster.node_idx[doubled.node], fenced=True)
+        self.silent = {node: text for node, text in self.silent.items() if node in self.nodes}
+        for node, text in self.silent.items():
+            self._note_silent(node, text)
         for node in self._on_node.keys() - kept:
             self._recount(node)
         for node in self.loads.keys() - kept:
@@ -321,6 +326,23 @@ class Ledger:
         self._troubles[conflict.node].discard(key)
         if not self._troubles[conflict.node]:
             del self._troubles[conflict.node]
+
+    def silence(self, node: str, text: str) -> None:
+        """A node's agent does not report, as ``text`` says, or reports again (no text): the node is fenced, or free."""
+        if text:
+            self.silent[node] = text
+            self._note_silent(node, text)
+            return
+        self.silent.pop(node, None)
+        self._clear(f"silent {node}")
+        if node in self.cluster.node_idx:
+            self.cluster.fence(self.cluster.node_idx[node], fenced=self._has_conflict(node))
+            self.freed.add(node)
+
+    def _note_silent(self, node: str, text: str) -> None:
+        if node in self.cluster.node_idx:
+            self._note(f"silent {node}", Conflict("", node, text))
+            self.cluster.fence(self.cluster.node_idx[node], fenced=True)
 
     def _recount(self, node: str) -> None:
         """Count all pods of a node afresh, earliest allocation first, and fence it if some cannot be true."""

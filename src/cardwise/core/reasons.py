@@ -49,8 +49,8 @@ WORDINGS: dict[Code, Wording] = {
     ),
     Code.NODE_FENCED: Wording(
         "node fenced",
-        "the node's pods hold cards or amounts that the node does not have",
-        "see the node's condition CardwiseConsistent for the pods; move them, and the fence goes by itself",
+        "what the node reports cannot be relied on: its agent is silent, or its pods hold what it does not have",
+        "see the node's condition CardwiseConsistent; once that is mended the fence goes by itself",
     ),
     Code.NODE_CPU: Wording(
         "too little CPU",

@@ -24,6 +24,7 @@ from cardwise.process import end_if_failed, until_stopped
 from cardwise.scheduler.binder import Binder
 from cardwise.scheduler.certificates import Certificates
 from cardwise.scheduler.extender import Extender
+from cardwise.scheduler.heartbeats import Heartbeats
 from cardwise.scheduler.leader import Leader
 from cardwise.scheduler.server import Parts, Server, serve
 from cardwise.scheduler.settings import Settings, policies_of
@@ -44,6 +45,7 @@ class Scheduler:
     parts: Parts
     leader: Leader
     waking: Waking
+    heartbeats: Heartbeats
 
     @classmethod
     def build(cls, port: ClusterPort, settings: Settings, identity: str = "") -> Scheduler:
@@ -64,7 +66,8 @@ class Scheduler:
 
         binder = Binder(port, ledger, extender, why_not)
         waking = Waking(port, ledger, extender, watching, lambda: leader.leads)
-        return cls(settings, Parts(port, ledger, watching, extender, binder, why_not), leader, waking)
+        heartbeats = Heartbeats(port, ledger, settings.namespace, time.monotonic)
+        return cls(settings, Parts(port, ledger, watching, extender, binder, why_not), leader, waking, heartbeats)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[tuple[int, int]]:
@@ -77,6 +80,7 @@ class Scheduler:
             asyncio.create_task(self.parts.watching.follow(self.parts.port), name="watching"),
             asyncio.create_task(self.leader.run(), name="leader"),
             asyncio.create_task(self.waking.run(), name="waking"),
+            asyncio.create_task(self.heartbeats.run(), name="heartbeats"),
             asyncio.create_task(self._renew_policies(), name="policies"),
             *(asyncio.create_task(each.follow(), name="certificates") for each in (extender_tls, webhook_tls) if each),
         ]

@@ -22,7 +22,7 @@ from lightkube.config.client_adapter import ConnectionParams
 from lightkube.config.kubeconfig import KubeConfig
 from lightkube.core.exceptions import ConfigError
 
-from cardwise.adapters.kube.feed import NODES, PODS, follow, list_all, pods_on
+from cardwise.adapters.kube.feed import LIST_TIMEOUT_S, NODES, PODS, follow, list_all, pods_on
 from cardwise.adapters.kube.port import Binding, LeaseRecord, LocalPodEvent, NodeEvent, PodEvent
 from cardwise.adapters.kube.shallow import decode_object
 from cardwise.adapters.kube_objects import LocalPod, Node, Pod
@@ -46,6 +46,7 @@ class _Status(msgspec.Struct):
 
 
 class _LeaseMeta(msgspec.Struct, rename="camel"):
+    name: str = ""
     resource_version: str = ""
 
 
@@ -59,6 +60,14 @@ class _LeaseSpec(msgspec.Struct, rename="camel"):
 class _Lease(msgspec.Struct):
     metadata: _LeaseMeta
     spec: _LeaseSpec = msgspec.field(default_factory=_LeaseSpec)
+
+
+class _LeaseName(msgspec.Struct):
+    metadata: _LeaseMeta
+
+
+class _LeaseNames(msgspec.Struct):
+    items: list[_LeaseName]
 
 
 class KubeClient:
@@ -110,6 +119,14 @@ class KubeClient:
     async def get_pod(self, namespace: str, name: str) -> Pod:
         """See the port."""
         return _decode(await self.request("GET", f"/api/v1/namespaces/{namespace}/pods/{name}"), Pod)
+
+    async def list_leases(self, namespace: str, prefix: str) -> dict[str, str]:
+        """See the port. From the API server's cache: what is a moment old will do."""
+        content = await self.request(
+            "GET", _LEASES.format(namespace), params={"resourceVersion": "0"}, timeout_s=LIST_TIMEOUT_S
+        )
+        found = [each.metadata for each in _decode(content, _LeaseNames).items]
+        return {each.name.removeprefix(prefix): each.resource_version for each in found if each.name.startswith(prefix)}
 
     async def read_lease(self, namespace: str, name: str) -> LeaseRecord:
         """See the port."""

@@ -110,6 +110,10 @@ class ClusterPort(Protocol):
         """Write an event."""
         ...
 
+    async def list_leases(self, namespace: str, prefix: str) -> dict[str, str]:
+        """Versions of the Leases whose names begin with ``prefix``, by the rest of the name."""
+        ...
+
     async def read_lease(self, namespace: str, name: str) -> LeaseRecord:
         """A Lease. Raises NotFoundError."""
         ...
