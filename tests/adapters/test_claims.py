@@ -80,11 +80,25 @@ def test_a_pod_without_annotations_is_a_latency_sensitive_inference_that_shares_
         ("exclusive", "yes", "'yes' is none of true, false"),
         ("mix", "", "'' is none of true, false"),
         ("isolation", "mps,virtual", "'virtual' is none of whole, time-slicing, mps, mig"),
+        ("processes", "0", "'0' is no number of processes; write a whole number from 1 to 64"),
+        ("processes", "65", "'65' is no number of processes; write a whole number from 1 to 64"),
+        ("processes", "1.5", "'1.5' is no number of processes; write a whole number from 1 to 64"),
+        ("processes", " 2", "' 2' is no number of processes; write a whole number from 1 to 64"),
+        ("processes", "02", "'02' is no number of processes; write a whole number from 1 to 64"),
+        ("processes", "²", "'²' is no number of processes; write a whole number from 1 to 64"),
+        ("processes", "", "'' is no number of processes; write a whole number from 1 to 64"),
+        ("isolation", "mps," * 1100, "is 4,400 characters long; write a list of at most 4,096"),
+        ("gpu-model", "A10," * 1100, "is 4,400 characters long; write a list of at most 4,096"),
     ],
 )
 def test_an_annotation_that_cannot_be_read_is_told_with_what_can_be_written(key, text, told):
     with pytest.raises(UserError, match=f"^annotation cardwise.dev/{key}: {told}$"):
         annotated(f"cardwise.dev/{key}", text)
+
+
+@pytest.mark.parametrize("text", ["1", "2", "64"])
+def test_a_number_of_processes_is_taken(text):
+    assert faults(annotations={"cardwise.dev/processes": text}) == []
 
 
 @pytest.mark.parametrize(
@@ -252,11 +266,11 @@ def test_cards_without_an_amount_or_with_all_of_it_are_whole(gpu):
         ({"nvidia.com/gpu": "500m"}, "nvidia.com/gpu: '500m' is not a whole number; write 0, 1, 2, ..."),
         (
             {"nvidia.com/gpu": "1", "nvidia.com/gpucores": "101"},
-            "nvidia.com/gpucores: 101 % are more than one card has",
+            "nvidia.com/gpucores: 101 % is more than one card has; write a whole number from 1 to 100",
         ),
         (
             {"cardwise.dev/gpu": "2", "cardwise.dev/gpu-cores": "201"},
-            "cardwise.dev/gpu-cores: 201 % are more than 2 cards have",
+            "cardwise.dev/gpu-cores: 201 % is more than 2 cards have; write a whole number from 1 to 200",
         ),
         (
             {"cardwise.dev/gpu": "1", "cardwise.dev/gpu-memory": "2M"},
@@ -266,6 +280,114 @@ def test_cards_without_an_amount_or_with_all_of_it_are_whole(gpu):
 )
 def test_an_amount_that_no_card_has_is_told_with_its_resource(gpu, told):
     assert faults(gpu) == [f"container main: {told}"]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("120", "120 % is more than one card has"),
+        ("12.5", "'12.5' is no whole number"),
+        ("50%", "'50%' is not a quantity"),
+        ("-1", "'-1' is not a quantity"),
+        ("0", "'0' is no share of a card"),
+    ],
+)
+@pytest.mark.parametrize("name", ["nvidia.com/gpu.cuda-cores", "nvidia.com/gpumem-percentage"])
+def test_a_share_in_percent_is_told_what_to_write(name, text, told):
+    wrong = faults({"nvidia.com/gpu": "1", name: text})
+    assert wrong == [f"container main: {name}: {told}; write a whole number from 1 to 100"]
+
+
+ZERO = "is no share of a card; write"
+
+
+@pytest.mark.parametrize(
+    ("gpu", "told"),
+    [
+        ({"nvidia.com/gpu.memory": "0"}, f"nvidia.com/gpu.memory: '0' {ZERO} 4096 (MiB), 4096Mi, 4Gi or 4G"),
+        ({"nvidia.com/gpu.memory": "0Mi"}, f"nvidia.com/gpu.memory: '0' {ZERO} 4096 (MiB), 4096Mi, 4Gi or 4G"),
+        ({"nvidia.com/gpumem": "0"}, f"nvidia.com/gpumem: '0' {ZERO} 4096 (MiB), 4096Mi, 4Gi or 4G"),
+        ({"cardwise.dev/gpu-memory": "0"}, f"cardwise.dev/gpu-memory: '0' {ZERO} MiB of all cards together"),
+        (
+            {"cardwise.dev/gpu": "2", "cardwise.dev/gpu-cores": "0"},
+            f"gpu-cores: '0' {ZERO} a whole number from 1 to 200",
+        ),
+        (
+            {"nvidia.com/gpu.cuda-cores": "0", "nvidia.com/gpu.memory": "1"},
+            f"gpu.cuda-cores: '0' {ZERO} a whole number",
+        ),
+    ],
+)
+def test_nothing_of_a_card_is_never_read_as_all_of_it(gpu, told):
+    """Case C22."""
+    (wrong,) = faults(gpu)
+    assert told in wrong
+
+
+@pytest.mark.parametrize("memory", [{}, {"nvidia.com/gpumem": "3000"}], ids=["alone", "beside memory"])
+def test_hamis_compute_of_0_is_no_limit(memory):
+    assert faults({"nvidia.com/gpu": "1", "nvidia.com/gpucores": "0", **memory}) == []
+
+
+@pytest.mark.parametrize(
+    ("gpu", "told"),
+    [
+        (
+            {"nvidia.com/gpu.memory": "4096", "nvidia.com/gpumem": "3000"},
+            "gpu.memory and nvidia.com/gpumem both say memory",
+        ),
+        ({"nvidia.com/gpumem": "4096", "nvidia.com/gpumem-percentage": "50"}, "gpumem-percentage both say memory"),
+        ({"nvidia.com/gpu.memory": "4096", "cardwise.dev/gpu-memory": "1"}, "cardwise.dev/gpu-memory both say memory"),
+        (
+            {"nvidia.com/gpu.memory": "1", "nvidia.com/gpumem": "2", "cardwise.dev/gpu-memory": "3"},
+            "nvidia.com/gpu.memory and nvidia.com/gpumem and cardwise.dev/gpu-memory all say memory",
+        ),
+        (
+            {"nvidia.com/gpu.cuda-cores": "20", "nvidia.com/gpucores": "30"},
+            "cores and nvidia.com/gpucores both say cores",
+        ),
+        (
+            {"nvidia.com/gpu": "1", "nvidia.com/gpu.shared": "2"},
+            "nvidia.com/gpu and nvidia.com/gpu.shared both say cards",
+        ),
+    ],
+)
+def test_two_asks_for_one_thing_that_differ_are_never_guessed(gpu, told):
+    (wrong,) = faults(gpu)
+    assert wrong.startswith("container main: ")
+    assert wrong.endswith(f"{told}; write one")
+
+
+@pytest.mark.parametrize(
+    "gpu",
+    [
+        {"nvidia.com/gpu.memory": "4096", "nvidia.com/gpumem": "4Gi"},
+        {
+            "cardwise.dev/gpu": "2",
+            "nvidia.com/gpu": "2",
+            "cardwise.dev/gpu-memory": "2048",
+            "nvidia.com/gpumem": "1024",
+        },
+        {"nvidia.com/gpu": "0", "nvidia.com/gpu.shared": "2"},
+        {"nvidia.com/gpu": "1", "nvidia.com/gpu.cuda-cores": "20", "nvidia.com/gpucores": "0"},
+    ],
+)
+def test_two_asks_for_one_thing_that_say_the_same_are_one(gpu):
+    assert faults(gpu) == []
+
+
+def test_requests_and_limits_that_differ_are_never_guessed():
+    raw = gpu_pod({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000"})
+    raw["spec"]["containers"][0]["resources"]["requests"] = {"nvidia.com/gpumem": "1000"}
+    assert read_claim(typed(raw))[1] == [
+        "container main: nvidia.com/gpumem: requests say '1000' and limits '3000'; write one amount"
+    ]
+
+
+def test_a_container_may_be_called_as_it_pleases():
+    raw = gpu_pod({"nvidia.com/gpumem": "0"})
+    raw["spec"]["containers"][0]["name"] = "{0}{x}%s"
+    assert read_claim(typed(raw))[1][0].startswith("container {0}{x}%s: nvidia.com/gpumem: '0'")
 
 
 @pytest.mark.parametrize("text", ["-1", "NaN", "4.5", "16Ei"])

@@ -345,7 +345,11 @@ def test_several_gpu_containers_make_one_ask(read, containers, init, shape, note
 @pytest.mark.parametrize(
     ("gpu", "why"),
     [
-        pytest.param({"nvidia.com/gpucores": "150"}, "nvidia.com/gpucores: 150 % are more than one card has", id="%"),
+        pytest.param(
+            {"nvidia.com/gpucores": "150"},
+            "nvidia.com/gpucores: 150 % is more than one card has; write a whole number from 1 to 100",
+            id="%",
+        ),
         pytest.param(
             {"nvidia.com/gpu": "500m"},
             "nvidia.com/gpu: '500m' is not a whole number; write 0, 1, 2, ...",
@@ -359,7 +363,7 @@ def test_several_gpu_containers_make_one_ask(read, containers, init, shape, note
         ),
         pytest.param(
             {"cardwise.dev/gpu": "1", "cardwise.dev/gpu-cores": "101"},
-            "cardwise.dev/gpu-cores: 101 % are more than 1 cards have",
+            "cardwise.dev/gpu-cores: 101 % is more than one card has; write a whole number from 1 to 100",
             id="own cores",
         ),
     ],

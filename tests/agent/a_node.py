@@ -104,7 +104,10 @@ class GpuNode:
     async def registered(self, timeout_s=DEADLINE_S):
         """Until the kubelet has this agent's slots, not only those that it remembers of the one before."""
         await self.kubelet.wait_registered(GPU, timeout_s)
-        await self.until(lambda: self.kubelet.allocatable(GPU) or not self.nvml.uuids, "no slots")
+        await self.until(lambda: self.kubelet.allocatable(GPU) == self._healthy(), "not the agent's slots")
+
+    def _healthy(self):
+        return sum(device.healthy for device in self.agent.plugin.devices())
 
     # ---------------------------------------------------------------- things around it
 

@@ -9,7 +9,7 @@ import msgspec
 from cardwise.adapters import wire
 from cardwise.adapters.allocations import encode
 from cardwise.adapters.kube.port import All, Gone, LeaseRecord, Lost, Put
-from cardwise.adapters.kube_objects import LocalPod
+from cardwise.adapters.kube_objects import LocalPod, Node
 from cardwise.core.allocation import Allocation, Share
 from cardwise.errors import ClusterError, ConflictError, NotFoundError
 
@@ -64,6 +64,10 @@ class NodePort:
         if not found:
             raise NotFoundError(f"pod {namespace}/{name}", retry=False)
         return local_pod(found[-1])
+
+    async def get_node(self, name):
+        self._check()
+        return msgspec.convert({"metadata": {"name": name}}, Node)
 
     async def annotate_node(self, _name, annotations):
         self._check()

@@ -155,9 +155,9 @@ def test_two_replicas_of_a_service_run_on_two_nodes(cw):
     ("limits", "told"),
     [
         ({wire.GPU: 1, wire.USER_MEMORY: "4500m"}, "write 4096 (MiB)"),
-        ({wire.GPU: 1, wire.USER_MEMORY: "0"}, "'0' is no slice"),
+        ({wire.GPU: 1, wire.USER_MEMORY: "0"}, "'0' is no share of a card"),
         ({wire.GPU: 1, wire.USER_MEMORY: "16Ei"}, "write 4096 (MiB)"),
-        ({wire.GPU: 1, wire.USER_CORES: 101}, "101 % are more than one card has"),
+        ({wire.GPU: 1, wire.USER_CORES: 101}, "101 % is more than one card has"),
         ({"nvidia.com/gpu.memroy": 4096}, "write nvidia.com/gpu.memory"),
     ],
 )

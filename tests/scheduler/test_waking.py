@@ -17,6 +17,8 @@ from cardwise.scheduler.watching import Watching
 from tests.builders import card, node
 from tests.scheduler.fake_cluster import FakeCluster, books, node_object, pod, slice_limits
 
+REFUSED = ClusterError("422: invalid", retry=False)
+
 
 class Replica:
     """All parts but the binder, over nodes n0 and n1 of one card each."""
@@ -131,6 +133,25 @@ async def test_a_release_whose_annotation_failed_is_not_forgotten(full):
     assert [name for name, _ in full.api.annotated] == ["n1"]
 
 
+async def test_a_node_that_takes_no_annotation_does_not_keep_pods_from_being_woken_by_another(full):
+    full.wait("a")
+    for where in ("n0", "n1"):
+        full.watching.hear_pod(Gone(full.held[where]))
+    take, refusing = full.api.annotate_node, []
+
+    async def refused(name, annotations):
+        if not refusing or name in refusing:
+            refusing.append(name)
+            raise REFUSED
+        await take(name, annotations)
+
+    full.api.annotate_node = refused
+    with pytest.raises(ClusterError):
+        await full.waking.wake()
+    await full.waking.wake()
+    assert len(full.api.annotated) == 1
+
+
 async def test_a_small_pod_behind_many_large_ones_is_woken_in_a_later_turn(full, monkeypatch):
     monkeypatch.setattr(module, "MOST_TRIED", 2)
     for i in range(4):
@@ -222,10 +243,59 @@ async def test_a_telling_that_failed_is_tried_again():
     r = Replica()
     r.hold("lost", uuid="removed")
     r.api.dead = True
-    with pytest.raises(ClusterError):
-        await r.waking.tell_conflicts()
+    await r.waking.tell_conflicts()
     r.api.dead = False
     await r.waking.tell_conflicts()
+    assert len(r.api.conditions) == 1
+
+
+async def test_a_node_that_takes_no_condition_does_not_keep_the_others_from_being_told():
+    r = Replica()
+    for where in ("n0", "n1"):
+        r.hold(f"lost-{where}", where=where, uuid="removed")
+    take = r.api.set_node_condition
+
+    async def refused(name, condition):
+        if name == "n0":
+            raise REFUSED
+        await take(name, condition)
+
+    r.api.set_node_condition = refused
+    for _ in range(3):
+        await r.waking.tell_conflicts()
+    assert [each[:2] for each in r.api.conditions] == [("n1", "False")]
+    r.api.set_node_condition = take
+    await r.waking.tell_conflicts()
+    assert [each[:2] for each in r.api.conditions] == [("n1", "False"), ("n0", "False")]
+
+
+async def test_many_nodes_that_take_no_condition_end_a_turn_and_come_last_in_the_next(monkeypatch):
+    monkeypatch.setattr(module, "MOST_FAILURES", 1)
+    r = Replica()
+    for where in ("n0", "n1"):
+        r.hold(f"lost-{where}", where=where, uuid="removed")
+    asked = []
+
+    async def refused(name, _condition):
+        asked.append(name)
+        raise REFUSED
+
+    r.api.set_node_condition = refused
+    for _ in range(3):
+        await r.waking.tell_conflicts()
+    assert asked == ["n0", "n1", "n0"]
+
+
+async def test_an_event_that_nobody_takes_does_not_have_the_condition_written_again():
+    r = Replica()
+    r.hold("lost", uuid="removed")
+
+    async def refused(_event, _namespace):
+        raise REFUSED
+
+    r.api.post_event = refused
+    for _ in range(3):
+        await r.waking.tell_conflicts()
     assert len(r.api.conditions) == 1
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 
 import msgspec
 import pytest
@@ -147,15 +148,6 @@ def test_a_pod_without_an_ask_is_left_as_it_is():
     assert admit(msgspec.convert(pod, Pod), pod) == []
 
 
-@pytest.mark.parametrize("kind", ["containers", "initContainers"])
-def test_lists_that_are_null_are_empty(kind):
-    pod = raw()
-    pod["spec"]["initContainers"] = []
-    typed = msgspec.convert(pod, Pod)
-    pod["spec"][kind] = None if kind == "initContainers" else pod["spec"][kind]
-    assert admit(typed, pod)
-
-
 # ---------------------------------------------------------------- what is denied
 
 
@@ -196,7 +188,8 @@ def test_a_pod_that_chose_another_scheduler_is_denied():
 @pytest.mark.parametrize("name", [wire.USER_MEMORY, wire.HAMI_MEMORY])
 def test_a_slice_of_nothing_is_denied_not_read_as_a_whole_card(name):
     """Case C22."""
-    assert f"{name}: '0' is no slice" in denied(raw({wire.GPU: "1", name: "0"}))
+    told = f"container app: {name}: '0' is no share of a card; write 4096 (MiB), 4096Mi, 4Gi or 4G"
+    assert denied(raw({wire.GPU: "1", name: "0"})) == told
 
 
 @pytest.mark.parametrize(
@@ -277,15 +270,118 @@ def test_a_denial_says_who_denies_and_why():
         b"[]",
         b"{}",
         b'{"request": null}',
+        b'{"request": "x"}',
         b'{"request": []}',
         b'{"request": {}}',
+        b'{"request": {"uid": 5}}',
         b'{"request": {"object": null}}',
         b'{"request": {"object": {}}}',
-        b'{"request": {"object": {"metadata": {}, "spec": null}}}',
         b'{"request": {"object": {"metadata": {}, "spec": {"containers": {}}}}}',
+        b'{"request": {"object": {"metadata": {}, "spec": {"containers": [null]}}}}',
         b'{"request": {"object": {"metadata": {"annotations": {"a": 1}}}}}',
     ],
 )
-def test_what_is_no_review_of_a_pod_is_refused(body):
-    with pytest.raises(UserError, match=r"^not an AdmissionReview of a pod: "):
-        review(body)
+def test_what_is_no_review_of_a_pod_is_answered_by_one_that_denies(body):
+    answer = json.loads(review(body))
+    assert (answer["kind"], answer["response"]["allowed"]) == ("AdmissionReview", False)
+    assert answer["response"]["status"]["message"].startswith("cardwise: not an AdmissionReview of a pod: ")
+
+
+def test_a_pod_that_cannot_be_read_is_denied_with_the_uid_of_its_review():
+    assert reviewed({"metadata": {}, "spec": {"containers": "all"}})["response"]["uid"] == "u-1"
+
+
+NULLS = [
+    "metadata.labels",
+    "metadata.annotations",
+    "metadata.ownerReferences",
+    "metadata.deletionTimestamp",
+    "spec.initContainers",
+    "spec.nodeSelector",
+    "spec.overhead",
+    "spec.resources",
+    "spec.affinity",
+    "spec.affinity.nodeAffinity",
+    "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution",
+    "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms",
+    "spec.schedulerName",
+    "spec.nodeName",
+    "spec.priority",
+    "spec.containers.0.env",
+    "spec.containers.0.resources.requests",
+    "status",
+    "status.conditions",
+]
+
+
+def with_null(pod, path):
+    """The pod with null there; what is above it is made."""
+    place, (*above, last) = pod, path.split(".")
+    for step in above:
+        place = place[int(step)] if isinstance(place, list) else place.setdefault(step, {})
+    place[last] = None
+    return pod
+
+
+@pytest.mark.parametrize("path", NULLS)
+def test_null_is_read_as_absent(path):
+    """The API server writes it for what is not there."""
+    response = reviewed(with_null(raw(), path))["response"]
+    assert response["allowed"]
+    patch = json.loads(base64.b64decode(response["patch"]))
+    assert resources(patch_applied(with_null(raw(), path), patch))["limits"] == OWN
+
+
+@pytest.mark.parametrize("path", ["spec", "spec.containers", "spec.containers.0.resources.limits"])
+def test_a_pod_whose_asks_are_null_has_none(path):
+    assert reviewed(with_null(raw(), path))["response"] == {"uid": "u-1", "allowed": True}
+
+
+@pytest.mark.parametrize("levels", [100, 700, 990, 10_000])
+def test_what_lies_too_deep_to_be_read_hides_nothing_else(levels):
+    body = json.dumps({"request": {"uid": "u-1", "object": raw(metadata={"managedFields": "DEEP"})}})
+    answer = json.loads(review(body.replace('"DEEP"', "[" * levels + "]" * levels).encode()))
+    assert answer["response"]["allowed"]
+
+
+# ---------------------------------------------------------------- who would keep everybody waiting
+
+
+def many(limits=None, annotations=None):
+    return raw({**SLICE, **(limits or {})}, metadata={"annotations": annotations or {}})
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        many({f"nvidia.com/gpu-{i:06d}": "1" for i in range(100_000)}),
+        many(annotations={f"cardwise.dev/gpumodel{i}": "" for i in range(100_000)}),
+        many(annotations={wire.ANNOTATION_ISOLATION: ",".join(f"mode{i}" for i in range(40_000))}),
+        many(annotations={wire.ANNOTATION_GPU_MODEL: "NVIDIA-" * 400_000}),
+        many(annotations=dict.fromkeys(wire.ANNOTATIONS_HAMI_TYPES, ",".join(map(str, range(40_000))))),
+        many({f"nvidia.com/{'g' * 3_000_000}": "1"}),
+        raw(containers=[container(f"c{i}", {**SLICE, wire.USER_CORES: "0"}) for i in range(10_000)]),
+        raw(containers=[container("c" * 3_000_000, SLICE, env=[{"name": wire.ENV_ALLOC}])]),
+    ],
+    ids=["resources", "annotations", "modes", "vendor", "models", "a long name", "containers", "a long container"],
+)
+def test_a_pod_full_of_faults_is_denied_at_once_and_in_few_words(pod):
+    body = json.dumps({"request": {"uid": "u", "object": pod}}).encode()
+    start_s = time.process_time()
+    message = json.loads(review(body))["response"]["status"]["message"]
+    assert time.process_time() - start_s < 3.0
+    assert len(message) < 5000
+
+
+def test_so_many_faults_are_told_and_the_others_counted():
+    told = denied(many({f"nvidia.com/gpu-{i:06d}": "1" for i in range(100)})).split("; container app: ")
+    assert len(told) < 21
+    assert told[-1].endswith(f"; and {100 - len(told)} more")
+
+
+# ---------------------------------------------------------------- what no container has
+
+
+@pytest.mark.parametrize("env", ["x", ["x"], [{"name": 1}], [{"name": "A", "valueFrom": "x"}], {"A": "1"}])
+def test_variables_that_are_none_are_denied(env):
+    assert denied(raw(containers=[container("app", SLICE, env=env)])).startswith("container app: env: Expected ")

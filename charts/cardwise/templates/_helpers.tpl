@@ -26,7 +26,15 @@ system:serviceaccount:{{ .Release.Namespace }}:cardwise-scheduler
 {{- end }}
 
 {{- define "cardwise.agentUser" -}}
-system:serviceaccount:{{ .Values.agent.serviceAccountNamespace | default .Release.Namespace }}:{{ .Values.agent.serviceAccountName }}
+system:serviceaccount:{{ .Release.Namespace }}:cardwise-agent
+{{- end }}
+
+{{- /*
+CEL: the node that the token of an agent's pod was made on, as a list of one, which the API server has from the token
+itself. Empty for every other token of the account.
+*/}}
+{{- define "cardwise.agentNode" -}}
+request.userInfo.?extra[?'authentication.kubernetes.io/node-name'].orValue([])
 {{- end }}
 
 {{- /* The names under which the servers are reached, as YAML list. */}}

@@ -229,6 +229,8 @@ def contradictions(resources: Resources) -> list[str]:
     """Asks that can be read in two ways, and asks for nothing of a card. Raises as :func:`gpu_ask`."""
     asked = {**resources.requests, **resources.limits}
     names = sorted(asked.keys() & wire.READ_RESOURCES)
+    if not names:
+        return []
     told = [_unequal(resources, name) for name in names if _is_unequal(resources, name)]
     cards = _cards(asked)
     if not cards:

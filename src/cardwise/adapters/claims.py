@@ -110,8 +110,12 @@ def _asks(pod: Pod, allowed: Shape, faults: Faults) -> Iterable[ContainerAsk]:
             names = f"{' and '.join(parts)} {'ask' if len(parts) > 1 else 'asks'}"
             told = f"{names} for a part of a card, but 0 cards are asked; write {wire.GPU}: 1, or remove both"
             faults.add(f"container {container.name}: {told}")
-        faults.add_each(unclear, f"container {container.name}: {{}}".format)
+        faults.add_each(unclear, partial(_of_container, container.name))
         yield ContainerAsk(container.name, stage, _shape(ask, allowed))
+
+
+def _of_container(container: str, fault: str) -> str:
+    return f"container {container}: {fault}"
 
 
 def _shape(ask: GpuAsk, allowed: Shape) -> Shape:

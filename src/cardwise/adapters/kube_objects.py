@@ -63,9 +63,16 @@ class NodeWish(_Part, frozen=True):
     taints: list[Taint] = []
 
 
+class NodeInfo(_Part, frozen=True):
+    """What runs on a node."""
+
+    kubelet_version: str = ""
+
+
 class NodeStatus(_Part, frozen=True):
     """``status`` of a node."""
 
+    node_info: NodeInfo = NodeInfo()
     capacity: Amounts = {}
     allocatable: Amounts = {}
     conditions: list[Condition] = []

@@ -28,6 +28,7 @@ from cardwise.adapters.kubelet.pod_resources import PodResources
 from cardwise.adapters.mps import ControlDaemon, MpsControl, MpsSupport, MpsV2, MpsV3, probe
 from cardwise.adapters.nvml import Driver
 from cardwise.agent.cards import Cards
+from cardwise.agent.checks import node_findings
 from cardwise.agent.inventory import Inventory, allocation_of
 from cardwise.agent.isolating import Isolating, choose_steps
 from cardwise.agent.metrics import Metrics
@@ -50,7 +51,7 @@ from cardwise.core.card.facts import NodeFacts
 from cardwise.core.card.handover import Slots
 from cardwise.core.card.isolation import Mps, Offer, Standing
 from cardwise.core.request import Isolation
-from cardwise.errors import DriverError
+from cardwise.errors import ClusterError, DriverError
 from cardwise.process import end_if_failed, until_stopped
 
 log = structlog.get_logger()
@@ -105,6 +106,7 @@ class Agent:
     async def _begin(self, start: Callable[[Callable[[], Coroutine[None, None, None]], str], None]) -> None:
         """The rest, in its order. It may take long while the API server is down: metrics are told meanwhile."""
         start(self.using.run, "using")
+        start(self.look_around, "checks")
         await self._synced()
         await self.sweeping.restore()
         await self.isolating.start()
@@ -113,6 +115,18 @@ class Agent:
         start(self.publishing.run, "publishing")
         start(self.isolating.run, "isolating")
         start(self.refreshing.run, "refreshing")
+
+    async def look_around(self) -> None:
+        """Say what an operator should know of this node, once."""
+        port, node = self.pods.port, self.pods.node
+        try:
+            found = node_findings(await port.get_node(node))
+        except ClusterError as exc:
+            log.warning("the node could not be checked", why=str(exc))
+            return
+        for text in found:
+            log.warning("node", finding=text)
+            self.sweeping.preparing.teller.of_node("CardwiseNodeCheck", text)
 
     async def _synced(self) -> None:
         until_s = time.monotonic() + SYNC_S
@@ -154,6 +168,7 @@ async def build(port: NodePort, settings: Settings, node: str, driver: Driver, f
     publishing = Publishing(port, node, settings.namespace, inventory, using.load, models, now_s)
     isolating.tell = partial(publishing.tell_ready, wire.CONDITION_MPS)
     metrics = Metrics(inventory, journal, preparing, registering, isolating, wellness, using, publishing)
+    plugin.took = metrics.took
     sweeping = Sweeping(preparing, settings.resource, changed.set)
     return Agent(
         settings,

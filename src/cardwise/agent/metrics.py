@@ -57,10 +57,22 @@ class Metrics(Collector):
     using: Using
     publishing: Publishing
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
+    seconds: Histogram = field(init=False)
 
     def __post_init__(self) -> None:
         """Have the registry ask us."""
+        self.seconds = Histogram(
+            "cardwise_agent_call_seconds",
+            "Time to answer the kubelet.",
+            ["call"],
+            buckets=BUCKETS,
+            registry=self.registry,
+        )
         self.registry.register(self)
+
+    def took(self, call: str, seconds: float) -> None:
+        """One call of the kubelet was answered."""
+        self.seconds.labels(call).observe(seconds)
 
     def text(self) -> bytes:
         """In Prometheus's text format."""
@@ -188,10 +200,3 @@ def _slice(uuid: str, row: Row) -> list[str]:
 def _value(sample: CardSample, field_name: str) -> float | None:
     value: float | None = getattr(sample, field_name)
     return value
-
-
-def seconds(registry: CollectorRegistry) -> Histogram:
-    """How long a call of the kubelet took, by call."""
-    return Histogram(
-        "cardwise_agent_call_seconds", "Time to answer the kubelet.", ["call"], buckets=BUCKETS, registry=registry
-    )

@@ -6,7 +6,9 @@ Refuses to be asked for more than names: what a container gets is decided when t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from cardwise.adapters.cdi import slot_name
@@ -20,15 +22,20 @@ PREPARE_TIMEOUT_S = 25.0
 """The kubelet gives a start 30 s: better our words than its own."""
 
 
+def _to_nobody(_call: str, _seconds: float) -> None:
+    return
+
+
 @dataclass(slots=True)
 class SlotPlugin:
-    """Behind the kubelet's device plugin API."""
+    """Behind the kubelet's device plugin API. took: called with each call's name and seconds."""
 
     inventory: Inventory
     journal: Journal
     preparing: Preparing
     slots: Slots
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+    took: Callable[[str, float], None] = _to_nobody
 
     async def offers(self) -> AsyncIterator[Sequence[Device]]:
         """All slots, and again when :meth:`renew` was called and a slot's health changed."""
@@ -61,6 +68,10 @@ class SlotPlugin:
 
     def cdi_names(self, ids: Sequence[str]) -> Sequence[str]:
         """The CDI device of each slot; it exists once the container may start. Raises UnknownDeviceError."""
+        with self._timed("Allocate"):
+            return self._cdi_names(ids)
+
+    def _cdi_names(self, ids: Sequence[str]) -> Sequence[str]:
         known = set(self.slots.names(self.inventory.offered().values(), self._used()))
         unknown = sorted(set(ids) - known)
         if unknown:
@@ -70,7 +81,16 @@ class SlotPlugin:
     async def pre_start(self, ids: Sequence[str]) -> None:
         """Make the slots ready for the container that has them."""
         try:
-            async with asyncio.timeout(PREPARE_TIMEOUT_S):
-                await self.preparing.prepare(ids)
+            with self._timed("PreStartContainer"):
+                async with asyncio.timeout(PREPARE_TIMEOUT_S):
+                    await self.preparing.prepare(ids)
         except TimeoutError as exc:
             raise RefusedError(f"cardwise: the slots were not ready after {PREPARE_TIMEOUT_S:.0f} s") from exc
+
+    @contextmanager
+    def _timed(self, call: str) -> Iterator[None]:
+        began_s = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.took(call, time.perf_counter() - began_s)

@@ -58,7 +58,7 @@ class Refreshing:
 
     async def refresh(self) -> None:
         """Read every card's instances, and take over what changed. A card that does not answer stays as it is."""
-        cards = [await self._read(card) for card in self.isolating.inventory.facts.cards]
+        cards = await asyncio.gather(*(self._read(card) for card in self.isolating.inventory.facts.cards))
         self._take(tuple(cards))
 
     async def _read(self, card: CardFacts) -> CardFacts:

@@ -17,7 +17,7 @@ from cardwise.adapters.journal import Row, State
 from cardwise.adapters.kubelet.pod_resources import Held
 from cardwise.agent.owners import Owner
 from cardwise.agent.preparing import Preparing
-from cardwise.errors import CardwiseError
+from cardwise.errors import CardwiseError, NotFoundError
 
 log = structlog.get_logger()
 
@@ -58,19 +58,27 @@ class Sweeping:
     async def sweep(self) -> None:
         """Remove what is of pods that are gone. Raises CardwiseError if something could not be removed."""
         pods, journal = self.preparing.pods, self.preparing.journal
-        if not (pods.synced and pods.reachable):
+        if not pods.synced:
             return
         gone = [row for row in journal.rows if row.uid not in pods.by_uid]
         if not gone and not self._strays():
             return
         held = await self.preparing.owners.resources.held(self.resource)
         for row in gone:
-            if not any(_has(each, row) for each in held):
+            if not any(_has(each, row) for each in held) and await self._is_gone(row):
                 await self.preparing.remove(row)
                 log.info("cleaned up", pod=f"{row.namespace}/{row.pod}", container=row.container, slots=row.slots)
                 self.renewed()
         for slot in self._strays() - {slot for each in held for slot in each.ids}:
             self.preparing.files.remove(slot)
+
+    async def _is_gone(self, row: Row) -> bool:
+        """Whether the API server itself says so: a watch that broke tells nothing. Raises ClusterError."""
+        try:
+            pod = await self.preparing.pods.fetch(row.namespace, row.pod)
+        except NotFoundError:
+            return True
+        return pod.metadata.uid != row.uid or pod.ended
 
     def _strays(self) -> set[str]:
         """Slots with a file that no container has. Looked at anew after each wait: a container may have come."""

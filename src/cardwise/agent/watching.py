@@ -27,7 +27,6 @@ class NodePods:
     node: str
     by_uid: dict[str, LocalPod] = field(default_factory=dict)
     synced: bool = False
-    reachable: bool = False
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     _holds: dict[str, tuple[LocalPod, tuple[Hold, ...]]] = field(default_factory=dict)
 
@@ -49,7 +48,6 @@ class NodePods:
             case Lost(why):
                 log.warning("the watch of this node's pods broke", why=why)
         self._holds = {uid: known for uid, known in self._holds.items() if uid in self.by_uid}
-        self.reachable = not isinstance(event, Lost)
         self.changed.set()
 
     def named(self, namespace: str, name: str) -> LocalPod | None:

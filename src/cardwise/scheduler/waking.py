@@ -27,11 +27,17 @@ log = structlog.get_logger()
 PERIOD_S = 1.0
 MOST_TRIED = 64
 """Waiting pods that are tried per turn: one that fits is enough to wake all."""
+MOST_FAILURES = 8
+"""Nodes that could not be told, after which a turn ends: with an API server that is away each takes seconds."""
 
 
 @dataclass(slots=True)
 class Waking:
-    """leads: whether this replica speaks for the scheduler now."""
+    """leads: whether this replica speaks for the scheduler now.
+
+    _refused: nodes that took no annotation, _failed: nodes that took no condition, at the last try. They come last, so
+    that one of them keeps nobody waiting.
+    """
 
     port: ClusterPort
     ledger: Ledger
@@ -43,6 +49,8 @@ class Waking:
     _freed: set[str] = field(default_factory=set)
     _unknown: set[str] = field(default_factory=set)
     _told: dict[str, str] = field(default_factory=dict)
+    _refused: set[str] = field(default_factory=set)
+    _failed: set[str] = field(default_factory=set)
 
     async def run(self) -> None:
         """Look once a second, until cancelled."""
@@ -51,9 +59,9 @@ class Waking:
             if self.leads() and self.watching.synced:
                 try:
                     await self.wake()
-                    await self.tell_conflicts()
                 except ClusterError as exc:
                     log.warning("could not annotate a node", why=str(exc))
+                await self.tell_conflicts()
 
     async def wake(self) -> None:
         """Annotate a node on which a waiting pod would fit, among those where capacity came free."""
@@ -68,10 +76,17 @@ class Waking:
         self._freed = self._freed | freed if self._untried else set()
         for uid in list(self._untried)[:MOST_TRIED]:
             del self._untried[uid]
-            node = self.extender.fits_now(waiting[uid], sorted(self._freed))
+            node = self._fits_now(waiting[uid])
             if node is not None:
                 await self._wake(node, waiting[uid])
                 return
+
+    def _fits_now(self, claim: Claim) -> str | None:
+        """A node with room for it; one that took no annotation only where there is no other."""
+        node = self.extender.fits_now(claim, sorted(self._freed - self._refused))
+        if node is None and self._refused:
+            node = self.extender.fits_now(claim, sorted(self._freed))
+        return node
 
     async def _wake(self, node: str, claim: Claim) -> None:
         self.wakes += 1
@@ -80,30 +95,41 @@ class Waking:
             await self.port.annotate_node(node, {wire.ANNOTATION_FREED: f"{self.ledger.epoch}.{self.wakes}"})
         except ClusterError:
             self.ledger.freed |= self._freed  # nobody was woken: look again
+            self._refused.add(node)
             raise
         self._untried, self._freed = {}, set()
+        self._refused.discard(node)
 
     async def tell_conflicts(self) -> None:
         """Write a condition where pods contradict a node's cards, with their names, or two nodes each other.
 
-        And again when that is over.
+        And again when that is over. A node that cannot be told now is told later, and the others meanwhile.
         """
-        told: dict[str, list[str]] = {}
-        for conflict in sorted(self.ledger.conflicts.values(), key=lambda each: each.pod):
-            text = f"{conflict.pod}: {conflict.text}" if conflict.pod else conflict.text
-            told.setdefault(conflict.node, []).append(text)
-        texts = {node: "; ".join(each) for node, each in told.items()}
-        for node in sorted(texts.keys() | self.watching.inconsistent | self._told.keys()):
+        texts, before = self._texts(), self._failed
+        self._failed = set()
+        for node in sorted(
+            texts.keys() | self.watching.inconsistent | self._told.keys(), key=lambda n: (n in before, n)
+        ):
             text = texts.get(node, "")
             known = node in self.watching.inconsistent if node not in self._told else bool(self._told[node])
             if (text and self._told.get(node) == text) or (not text and not known):
                 self._told.pop(node, None) if not text else None
                 continue
-            if node in self.ledger.nodes:
-                await self._tell(node, text)
-            self._told[node] = text
+            if node not in self.ledger.nodes or await self._tell(node, text):
+                self._told[node] = text
+            elif len(self._failed) == MOST_FAILURES:
+                return
 
-    async def _tell(self, node: str, text: str) -> None:
+    def _texts(self) -> dict[str, str]:
+        """What contradicts itself, by node."""
+        told: dict[str, list[str]] = {}
+        for conflict in sorted(self.ledger.conflicts.values(), key=lambda each: each.pod):
+            text = f"{conflict.pod}: {conflict.text}" if conflict.pod else conflict.text
+            told.setdefault(conflict.node, []).append(text)
+        return {node: "; ".join(each) for node, each in told.items()}
+
+    async def _tell(self, node: str, text: str) -> bool:
+        """Whether the condition was taken. The event is told once and never again: the condition is what stays."""
         now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
         condition = {
             "type": wire.CONDITION_CONSISTENT,
@@ -113,10 +139,22 @@ class Waking:
             "lastTransitionTime": now,
             "lastHeartbeatTime": now,
         }
-        await self.port.set_node_condition(node, condition)
+        try:
+            await self.port.set_node_condition(node, condition)
+        except ClusterError as exc:
+            self._failed.add(node)
+            log.warning("a node's condition could not be written", node=node, text=text, why=str(exc))
+            return False
         if text:
             log.error("a node is fenced", node=node, why=text)
-            await self.port.post_event(_event(node, text, now), "default")
+            await self._post(_event(node, text, now))
+        return True
+
+    async def _post(self, event: dict[str, object]) -> None:
+        try:
+            await self.port.post_event(event, "default")
+        except ClusterError as exc:
+            log.warning("an event could not be written", why=str(exc))
 
 
 def _event(node: str, text: str, now: str) -> dict[str, object]:

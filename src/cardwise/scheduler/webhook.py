@@ -1,107 +1,156 @@
 """Admission: the names that users write become cardwise's own, or the pod is denied with what to write instead.
 
-Pure: an AdmissionReview in, one out. The chart sends only pods that name a card or something of ours, so that pods
-without are started whether or not we live (case C45). Refuses to repair: what is ambiguous is denied, never guessed.
+Pure: an AdmissionReview in, one out, whatever comes in: who gets none in return cannot tell a user why. The chart sends
+only pods that name a card or something of ours, so that pods without are started whether or not we live (case C45).
+Refuses to repair: what is ambiguous is denied, never guessed.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from cardwise.adapters import wire
 from cardwise.adapters.asks import GpuAsk, gpu_ask
-from cardwise.adapters.claims import read_claim, stages
+from cardwise.adapters.claims import read_faulty
+from cardwise.adapters.faults import Faults
+from cardwise.adapters.kube.shallow import DEEPEST, decode_object
 from cardwise.adapters.kube_objects import Container, Pod
 from cardwise.core.claim import Claim
 from cardwise.errors import UserError
-from cardwise.files import decode_json, seen
+from cardwise.files import seen
 
 JSON_PATCH = "JSONPatch"
+KINDS = ("initContainers", "containers")
 Patch = list[dict[str, Any]]
 _ALLOC_PATH = f"metadata.annotations['{wire.ANNOTATION_ALLOC}']"
 _ALLOC_ENV = {"name": wire.ENV_ALLOC, "valueFrom": {"fieldRef": {"fieldPath": _ALLOC_PATH}}}
 
 
+class _FieldRef(msgspec.Struct, rename="camel"):
+    field_path: str = ""
+
+
+class _ValueFrom(msgspec.Struct, rename="camel"):
+    field_ref: _FieldRef | None = None
+
+
+class _Env(msgspec.Struct, rename="camel"):
+    name: str = ""
+    value: str | None = None
+    value_from: _ValueFrom | None = None
+
+    @property
+    def is_ours(self) -> bool:
+        """True for the variable as we write it, with what the API server adds: the pod was admitted before."""
+        from_field = self.value_from.field_ref if self.value_from else None
+        return from_field is not None and from_field.field_path == _ALLOC_PATH and not self.value
+
+
+class _Request(msgspec.Struct):
+    uid: str = ""
+    object: dict[str, Any] | None = None
+
+
+class _Review(msgspec.Struct):
+    request: _Request
+
+
 def review(body: bytes) -> bytes:
-    """Answer an ``admission.k8s.io/v1`` AdmissionReview of a pod. Raises UserError if it is none."""
+    """Answer an ``admission.k8s.io/v1`` AdmissionReview of a pod; what is none of a pod is denied."""
+    response: dict[str, Any] = {"uid": "", "allowed": False}
     try:
-        told = decode_json(body, dict[str, Any])
-        request = told["request"]
-        pod, raw = msgspec.convert(request["object"], Pod), request["object"]
-    except (msgspec.DecodeError, msgspec.ValidationError, KeyError, TypeError) as exc:
-        raise UserError(f"not an AdmissionReview of a pod: {exc}") from exc
-    response: dict[str, Any] = {"uid": request.get("uid", ""), "allowed": True}
-    try:
-        patch = admit(pod, raw)
+        request = _request(body)
+        response["uid"] = request.uid
+        patch = _patch(request)
     except UserError as error:
-        response |= {"allowed": False, "status": {"code": 400, "reason": "Invalid", "message": f"cardwise: {error}"}}
+        response["status"] = {"code": 400, "reason": "Invalid", "message": f"cardwise: {error}"}
     else:
+        response["allowed"] = True
         if patch:
             encoded = base64.b64encode(msgspec.json.encode(patch)).decode()
             response |= {"patchType": JSON_PATCH, "patch": encoded}
     return msgspec.json.encode({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response})
 
 
+def _request(body: bytes) -> _Request:
+    try:
+        return decode_object(body, _Review).request
+    except msgspec.DecodeError as exc:
+        raise UserError(f"not an AdmissionReview of a pod: {exc}") from exc
+
+
+def _patch(request: _Request) -> Patch:
+    raw = _without_nulls(request.object)
+    try:
+        pod = msgspec.convert(raw, Pod)
+    except msgspec.ValidationError as exc:
+        raise UserError(f"not an AdmissionReview of a pod: {exc}") from exc
+    return admit(pod, raw)
+
+
+def _without_nulls(value: Any, levels: int = DEEPEST) -> Any:  # noqa: ANN401 - whatever was sent
+    """The API server writes null for lists and objects that are not there. In a list null stays: it has a place.
+
+    levels: so many are looked at. What is read lies above, and users nest the rest as deep as they please.
+    """
+    if not levels:
+        return value
+    if isinstance(value, dict):
+        return {key: _without_nulls(each, levels - 1) for key, each in value.items() if each is not None}
+    return [_without_nulls(each, levels - 1) for each in value] if isinstance(value, list) else value
+
+
 def admit(pod: Pod, raw: Mapping[str, Any]) -> Patch:
     """The changes that make a pod ours; none for a pod without an ask. Raises UserError that tells every fault."""
-    claim, faults = read_claim(pod)
-    faults += _forbidden(pod, raw, claim)
-    if faults:
-        raise UserError("; ".join(dict.fromkeys(faults)))
+    faults = Faults()
+    claim = read_faulty(pod, faults)
+    _tell_forbidden(pod, raw, claim, faults)
+    if told := faults.lines():
+        raise UserError("; ".join(told))
     if not claim.asks:
         return []
     patch: Patch = []
     if pod.spec.scheduler_name in {"", wire.DEFAULT_SCHEDULER}:
         patch.append({"op": "add", "path": "/spec/schedulerName", "value": wire.SCHEDULER_NAME})
-    for kind in ("initContainers", "containers"):
-        for i, container in enumerate(raw["spec"].get(kind) or ()):
+    for kind in KINDS:
+        for i, container in enumerate(_spec(raw).get(kind) or ()):
             patch += _container_patch(f"/spec/{kind}/{i}", container)
     return patch
 
 
-def _forbidden(pod: Pod, raw: Mapping[str, Any], claim: Claim) -> list[str]:
+def _tell_forbidden(pod: Pod, raw: Mapping[str, Any], claim: Claim, faults: Faults) -> None:
     """What nobody but cardwise may write, and what takes the decision out of its hands."""
-    faults = [f"annotation {wire.ANNOTATION_ALLOC}: is written by the scheduler alone; remove it"] * (
-        wire.ANNOTATION_ALLOC in pod.metadata.annotations
-    )
-    for container, _ in stages(pod):
-        faults += _card_memory_faults(container)
+    if wire.ANNOTATION_ALLOC in pod.metadata.annotations:
+        faults.add(f"annotation {wire.ANNOTATION_ALLOC}: is written by the scheduler alone; remove it")
     if not claim.asks:
-        return faults
+        return
     if pod.spec.node_name:
-        faults.append("spec.nodeName: a pod that asks for cards is bound by cardwise; use spec.nodeSelector instead")
+        faults.add("spec.nodeName: a pod that asks for cards is bound by cardwise; use spec.nodeSelector instead")
     if pod.spec.scheduler_name not in {"", wire.DEFAULT_SCHEDULER, wire.SCHEDULER_NAME}:
-        faults.append(
+        faults.add(
             f"spec.schedulerName: {seen(pod.spec.scheduler_name)} knows nothing of card slices; write "
             f"{wire.SCHEDULER_NAME}, or leave it out"
         )
-    for told in _raw_containers(raw):
-        if any(each.get("name") == wire.ENV_ALLOC and not _is_ours(each) for each in told.get("env") or ()):
-            faults.append(f"container {told.get('name')}: env {wire.ENV_ALLOC} is set by cardwise; remove it")
-    return faults
+    faults.add_each([each for kind in KINDS for each in _spec(raw).get(kind) or () if _env_fault(each)], _env_fault)
 
 
-def _card_memory_faults(container: Container) -> Iterable[str]:
-    """An ask for no memory at all: read leniently it would be an ask for the whole card."""
-    asked = {**container.resources.requests, **container.resources.limits}
-    for name in (wire.USER_MEMORY, wire.HAMI_MEMORY):
-        if str(asked.get(name, "")) == "0":
-            yield f"container {container.name}: {name}: '0' is no slice; write 4096 (MiB), 4096Mi, 4Gi or 4G"
+def _env_fault(container: Mapping[str, Any]) -> str:
+    """What is wrong with a container's variables; empty if nothing is."""
+    try:
+        env = msgspec.convert(container.get("env") or [], list[_Env])
+    except msgspec.ValidationError as exc:
+        return f"container {container.get('name')}: env: {exc}; write a list of names with their values"
+    if any(each.name == wire.ENV_ALLOC and not each.is_ours for each in env):
+        return f"container {container.get('name')}: env {wire.ENV_ALLOC} is set by cardwise; remove it"
+    return ""
 
 
-def _is_ours(env: Mapping[str, Any]) -> bool:
-    """True for the variable as we write it, with what the API server adds: the pod was admitted before."""
-    path = ((env.get("valueFrom") or {}).get("fieldRef") or {}).get("fieldPath")
-    return path == _ALLOC_PATH and not env.get("value")
-
-
-def _raw_containers(raw: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    spec = raw["spec"]
-    return [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
+def _spec(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    return raw.get("spec") or {}
 
 
 def _container_patch(path: str, container: Mapping[str, Any]) -> Patch:
