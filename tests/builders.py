@@ -25,6 +25,7 @@ def node(name="n0", cards=1, cpu_milli=64000, memory_mib=262144, **more):
             isolation=spec.isolation,
             healthy=spec.healthy,
             links=spec.links,
+            binds=spec.binds,
         )
         for i, spec in enumerate(specs)
     )

@@ -80,6 +80,7 @@ def test_a_pod_without_annotations_is_a_latency_sensitive_inference_that_shares_
         ("exclusive", "yes", "'yes' is none of true, false"),
         ("mix", "", "'' is none of true, false"),
         ("isolation", "mps,virtual", "'virtual' is none of whole, time-slicing, mps, mig"),
+        ("limits", "firm", "'firm' is none of hard, soft"),
         ("processes", "0", "'0' is no number of processes; write a whole number from 1 to 64"),
         ("processes", "65", "'65' is no number of processes; write a whole number from 1 to 64"),
         ("processes", "1.5", "'1.5' is no number of processes; write a whole number from 1 to 64"),
@@ -305,7 +306,7 @@ ZERO = "is no share of a card; write"
     ("gpu", "told"),
     [
         ({"nvidia.com/gpu.memory": "0"}, f"nvidia.com/gpu.memory: '0' {ZERO} 4096 (MiB), 4096Mi, 4Gi or 4G"),
-        ({"nvidia.com/gpu.memory": "0Mi"}, f"nvidia.com/gpu.memory: '0' {ZERO} 4096 (MiB), 4096Mi, 4Gi or 4G"),
+        ({"nvidia.com/gpu.memory": "0Mi"}, f"nvidia.com/gpu.memory: '0Mi' {ZERO} 4096 (MiB), 4096Mi, 4Gi or 4G"),
         ({"nvidia.com/gpumem": "0"}, f"nvidia.com/gpumem: '0' {ZERO} 4096 (MiB), 4096Mi, 4Gi or 4G"),
         ({"cardwise.dev/gpu-memory": "0"}, f"cardwise.dev/gpu-memory: '0' {ZERO} MiB of all cards together"),
         (

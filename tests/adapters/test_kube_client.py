@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 import hypothesis.strategies as st
 import pytest
 from aiohttp import web
-from cardwise.adapters.kube.shallow import shallow
 from hypothesis import given
 
 from cardwise.adapters.kube import feed
 from cardwise.adapters.kube.client import connect
 from cardwise.adapters.kube.port import All, Binding, Gone, LeaseRecord, Listing, Lost, Put
+from cardwise.adapters.kube.shallow import shallow
 from cardwise.errors import ClusterError, ConflictError, ExpiredError, NotFoundError, UserError
 
 KUBECONFIG = """
@@ -537,3 +537,37 @@ def test_without_a_word_the_users_own_kubeconfig_is_read(tmp_path, monkeypatch):
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "nowhere"))
     with pytest.raises(UserError, match="nowhere not found; set KUBECONFIG or pass --kubeconfig FILE"):
         connect()
+
+
+# ---------------------------------------------------------------- names
+
+
+ASKING = {
+    "get_pod": lambda client, name: client.get_pod("ns", name),
+    "get_pod of a namespace": lambda client, name: client.get_pod(name, "a"),
+    "get_local_pod": lambda client, name: client.get_local_pod("ns", name),
+    "get_node": lambda client, name: client.get_node(name),
+    "bind": lambda client, name: client.bind(Binding("ns", name, "u", "n0", {}, {})),
+    "bind in a namespace": lambda client, name: client.bind(Binding(name, "a", "u", "n0", {}, {})),
+    "annotate_node": lambda client, name: client.annotate_node(name, {}),
+    "set_node_condition": lambda client, name: client.set_node_condition(name, {}),
+    "post_event": lambda client, name: client.post_event({}, name),
+    "list_leases": lambda client, name: client.list_leases(name, ""),
+    "read_lease": lambda client, name: client.read_lease("ns", name),
+    "read_lease of a namespace": lambda client, name: client.read_lease(name, "a"),
+    "write_lease": lambda client, name: client.write_lease("ns", name, LeaseRecord(version="1")),
+    "write_lease to a namespace": lambda client, name: client.write_lease(name, "a", LeaseRecord()),
+}
+
+
+@pytest.mark.parametrize("ask", ASKING.values(), ids=ASKING)
+@pytest.mark.parametrize("name", ["../../nodes", "..", ".", "", "a/b", "a%2Fb", "a?x=1", "a#b", "a\n", "A", "x" * 254])
+async def test_what_is_no_name_never_becomes_part_of_a_path(client, api, ask, name):
+    with pytest.raises(NotFoundError, match="that is no name"):
+        await ask(client, name)
+    assert api.seen == []
+
+
+async def test_the_pods_of_what_is_no_node_are_not_asked_for(client):
+    with pytest.raises(NotFoundError, match=r"node 'n0,metadata\.name=a': there is none"):
+        client.follow_pods_on("n0,metadata.name=a")

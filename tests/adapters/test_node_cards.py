@@ -33,6 +33,7 @@ def nodes_cards(draw):
             draw(st.sampled_from(Isolation)),
             draw(st.booleans()),
             draw(links) if linked else (),
+            draw(st.booleans()),
         )
         for uuid in uuids
     )

@@ -154,3 +154,12 @@ async def test_a_restarted_agent_holds_the_limits_of_what_runs(mps):
         await node.until(lambda: node.agent.isolating.alarms.get("daemon-dead"))
         await node.until(lambda: node.agent.isolating.mps.state(node.uuid()).ready)
         assert any("4096M" in said for said in mps.said[-12:])
+
+
+async def test_a_card_whose_limits_bind_is_told_as_such_and_others_are_not(mps):
+    """Case C29: only the driver's limit per cgroup, or MIG, binds."""
+    mps.tell(version=13040)
+    async with _unified(MpsNode(mps, "H100", **R615)) as node:
+        assert '"binds":true' in node.port.annotations["cardwise.dev/cards"]
+    async with GpuNode("A10") as node:
+        assert "binds" not in node.port.annotations["cardwise.dev/cards"]

@@ -50,6 +50,36 @@ class Release:
         """Kubeconfig of a service account."""
         return self.plane.user_kubeconfig(user, ["system:serviceaccounts", f"system:serviceaccounts:{NAMESPACE}"])
 
+    def as_agent_of(self, node: str) -> tuple[str, ...]:
+        """Flags of kubectl: the agent's account, by its pod's token on a node; with all rights, for kubectl reads."""
+        told = f"authentication.kubernetes.io/node-name={node}"
+        return "--as", self.agent, "--as-group", "system:masters", "--as-user-extra", told
+
+    def agent_pod_kubeconfig(self, node: str) -> Path:
+        """Kubeconfig with the token of an agent's pod on a node: what the kubelet there gives it, and nothing more."""
+        name = f"agent-of-{node}"
+        spec = {
+            "serviceAccountName": "cardwise-agent",
+            "nodeName": node,
+            "containers": [{"name": "a", "image": "none"}],
+        }
+        self.plane.api("POST", f"/api/v1/namespaces/{NAMESPACE}/pods", {"metadata": {"name": name}, "spec": spec})
+        bound = ("--bound-object-kind=Pod", f"--bound-object-name={name}")
+        return self._token_kubeconfig(name, *bound)
+
+    def agent_account_kubeconfig(self) -> Path:
+        """Kubeconfig with a token of the agent's account that was made for no pod."""
+        return self._token_kubeconfig("agent-of-nowhere")
+
+    def _token_kubeconfig(self, name: str, *flags: str) -> Path:
+        token = self.plane.kubectl("create", "token", "cardwise-agent", "-n", NAMESPACE, *flags)
+        config = yaml.safe_load(self.plane.kubeconfig.read_text())
+        config["users"] = [{"name": each["name"], "user": {"token": token}} for each in config["users"]]
+        path = self.home / f"{name}.kubeconfig"
+        path.touch(mode=0o600)
+        path.write_text(yaml.safe_dump(config))
+        return path
+
     def secret(self) -> dict[str, bytes]:
         """The certificate files, by name."""
         data = self.plane.api("GET", f"/api/v1/namespaces/{NAMESPACE}/secrets/cardwise-tls")["data"]
@@ -91,25 +121,29 @@ def release(tmp_path_factory: pytest.TempPathFactory, helm_home: Path) -> Iterat
         made.helm("install", "cardwise", str(CHART), "--namespace", NAMESPACE, "--create-namespace", *flags)
         for space in (NAMESPACE, "kube-system"):
             plane.kubectl("create", "serviceaccount", "default", "-n", space)
-        wait_for(lambda: _in_force(plane), ENFORCED_WITHIN_S)
+        wait_for(lambda: _in_force(made), ENFORCED_WITHIN_S)
         yield made
 
 
-def _in_force(plane: ControlPlane) -> bool:
+def _in_force(made: Release) -> bool:
     """Policies and webhooks are read by the API server a moment after they were written."""
+    plane, agent = made.plane, made.as_agent_of("probe")
     node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "probe"}}
     plane.kubectl("apply", "-f", "-", stdin=yaml.safe_dump(node))
+    lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "p", "namespace": NAMESPACE}}
     probes: Sequence[tuple[str, ...]] = (
         ("annotate", "node", "probe", "cardwise.dev/load=1", "--overwrite", "--dry-run=server"),
         ("run", "p", "--image=none", "--labels=cardwise.dev/bound=true", "--dry-run=server"),
         ("run", "p", "--image=none", "--annotations=cardwise.dev/class=x", "--dry-run=server"),
+        ("label", "node", "probe", "a=b", "--dry-run=server", *agent),
+        ("create", "-f", "-", "--dry-run=server", *agent),
     )
-    return all(_refused(plane, *probe) for probe in probes)
+    return all(_refused(plane, *probe, stdin=yaml.safe_dump(lease)) for probe in probes)
 
 
-def _refused(plane: ControlPlane, *command: str) -> bool:
+def _refused(plane: ControlPlane, *command: str, stdin: str) -> bool:
     try:
-        plane.kubectl(*command)
+        plane.kubectl(*command, stdin=stdin)
     except KubectlError:
         return True
     return False

@@ -62,6 +62,11 @@ def test_without_an_image_the_message_says_what_to_do(helm_home):
         {"webhook.timeoutSeconds": 31},
         {"webhook.wholeCards": "some"},
         {"scheduler.policyFiles": {"a/b": "x"}},
+        {"agent.settings.namespace": "elsewhere"},
+        {"agent.settings.isolation": "mps"},
+        {"agent.settings.slots-per-card": 49},
+        {"agent.settings.run-folder": "/run/card wise"},
+        {"agent.settings.state-folder": "/"},
     ],
     ids=str,
 )
@@ -93,8 +98,15 @@ def test_the_extender_is_the_leader_and_the_webhook_is_every_replica(render):
     assert named(objects, "Service", "cardwise-extender")["spec"]["selector"] == {**pods, "cardwise.dev/leads": "true"}
 
 
-def test_every_container_is_confined_and_sized(render):
-    for name, spec, container in containers(render()):
+def test_every_container_is_sized(render):
+    for name, _, container in containers(render()):
+        where = f"{name}/{container['name']}"
+        assert container["resources"]["requests"].keys() == {"cpu", "memory"}, where
+        assert "memory" in container["resources"]["limits"], where
+
+
+def test_every_container_but_the_agents_is_confined(render):
+    for name, spec, container in containers(render({"agent.enabled": False})):
         where = f"{name}/{container['name']}"
         assert spec["securityContext"]["runAsNonRoot"], where
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}, where
@@ -103,8 +115,6 @@ def test_every_container_is_confined_and_sized(render):
             "readOnlyRootFilesystem": True,
             "capabilities": {"drop": ["ALL"]},
         }, where
-        assert container["resources"]["requests"].keys() == {"cpu", "memory"}, where
-        assert "memory" in container["resources"]["limits"], where
 
 
 def test_the_scheduler_reads_its_settings(render):
@@ -189,7 +199,8 @@ def test_one_certificate_serves_all_who_need_it(render, tmp_path):
     objects = render()
     data = named(objects, "Secret", "cardwise-tls")["data"]
     assert {each["clientConfig"]["caBundle"] for each in webhooks(objects).values()} == {data["ca.crt"]}
-    checksums = {each["spec"]["template"]["metadata"]["annotations"]["checksum/tls"] for each in workloads(objects)}
+    served = [each for each in workloads(objects) if each["kind"] == "Deployment"]
+    checksums = {each["spec"]["template"]["metadata"]["annotations"]["checksum/tls"] for each in served}
     assert len(checksums) == 1
     for name, value in data.items():
         (tmp_path / name).write_bytes(msgspec.convert(value, bytes, strict=False))

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pytest
 
+from cardwise.adapters import wire
 from cardwise.adapters.node_cards import encode_cards
 from cardwise.core.inventory import CardSpec
 from cardwise.core.request import Isolation
@@ -146,8 +147,7 @@ def test_a_pod_with_an_ask_gets_a_card(release, webhook, kube_scheduler):
     plane = release.plane
     plane.fake_node("card", extended={"cardwise.dev/gpu": 10}, lease=True)
     cards = encode_cards([CardSpec("GPU-1", "A10", 24576, Isolation.ANY)])
-    agent = ("--as", release.agent, "--as-group", "system:masters")
-    plane.kubectl("annotate", "node", "card", f"cardwise.dev/cards={cards}", *agent)
+    plane.kubectl("annotate", "node", "card", f"cardwise.dev/cards={cards}", *release.as_agent_of("card"))
     space = plane.namespace("works")
     where = functools.partial(plane.api, "GET", f"/api/v1/namespaces/{space}/pods/asks")
 
@@ -167,7 +167,10 @@ def test_a_pod_with_an_ask_gets_a_card(release, webhook, kube_scheduler):
     assert made["metadata"]["labels"]["cardwise.dev/bound"] == "true"
     leases = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
     names = {each["metadata"]["name"] for each in plane.api("GET", leases)["items"]}
-    assert names == {"cardwise-scheduler", "cardwise-kube-scheduler"}
+    assert {name for name in names if not name.startswith(wire.LEASE_AGENT_PREFIX)} == {
+        "cardwise-scheduler",
+        "cardwise-kube-scheduler",
+    }
 
 
 def test_a_labelled_namespace_hands_its_whole_cards_over_and_others_keep_theirs(release, webhook):

@@ -49,12 +49,15 @@ def _fast(monkeypatch):
     monkeypatch.setattr(feed, "BACKOFF_FIRST_S", 0.0)
 
 
+LABELS = {wire.LABEL_BOUND: "true", wire.LABEL_LIMITS: "soft"}
+
+
 async def test_a_binding_carries_the_allocation_and_is_counted():
     r = Replica(pod())
     assert await r.bind() == ""
     (binding,) = r.api.bindings
     assert decode(binding.annotations[wire.ANNOTATION_ALLOC]) == r.ledger.allocation_of("uid-a")
-    assert (binding.uid, binding.node, binding.labels) == ("uid-a", "n0", {wire.LABEL_BOUND: "true"})
+    assert (binding.uid, binding.node, binding.labels) == ("uid-a", "n0", LABELS)
     assert (r.held_mib, r.under_way, r.binder.bound) == (4096, [], 1)
 
 

@@ -150,10 +150,31 @@ async def test_files_that_did_not_change_are_not_read_again(files):
     assert told == []
 
 
-def test_files_that_cannot_be_used_at_the_start_are_refused(files):
-    files.key.unlink()
-    with pytest.raises(UserError, match=r"tls\.crt: .*; give a PEM certificate and its key$"):
+@pytest.mark.parametrize(
+    ("harm", "told"),
+    [
+        (lambda files: files.key.unlink(), r"^tls-key-file .*tls\.key: No such file.*; give a file that can be read$"),
+        (
+            lambda files: files.cert.unlink(),
+            r"^tls-cert-file .*tls\.crt: No such file.*; give a file that can be read$",
+        ),
+        (lambda files: files.ca.unlink(), r"^client-ca-file .*ca\.crt: No such file.*; give a file that can be read$"),
+        (lambda files: _cut(files.cert), r"^tls-cert-file .*tls\.crt: .*; give a PEM certificate and its key$"),
+        (lambda files: _cut(files.key), r"^tls-cert-file .*tls\.crt: .*; give a PEM certificate and its key$"),
+        (lambda files: files.ca.write_text("no"), r"^client-ca-file .*ca\.crt: .*; give PEM certificates of auth"),
+        (lambda files: files.ca.write_text(""), r"^client-ca-file .*ca\.crt: .*; give PEM certificates of auth"),
+    ],
+    ids=["no key", "no certificate", "no authority", "certificate cut", "key cut", "authority", "authority empty"],
+)
+def test_files_that_cannot_be_used_at_the_start_are_refused_by_the_key_that_names_them(files, harm, told):
+    harm(files)
+    with pytest.raises(UserError, match=told):
         files.certificates()
+
+
+def test_a_name_that_no_file_can_have_is_refused(files):
+    with pytest.raises(UserError, match=r"^tls-cert-file /a\\x00b: embedded null byte; give a file that can be read$"):
+        Certificates("/a\0b", str(files.key))
 
 
 @pytest.mark.parametrize("door", [0, 1], ids=["extender", "webhook"])

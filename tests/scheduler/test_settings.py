@@ -41,6 +41,21 @@ def test_what_the_file_says_is_taken(read):
         pytest.param("prot = 1\n", "unknown field `prot`", id="typo"),
         pytest.param(f"policy{'.a' * 5000} = 1\n", "policy", id="tables in tables"),
         pytest.param("webhook-port = 1\n", "webhook-port: the webhook needs tls-cert-file and", id="no certificate"),
+        pytest.param("port = 99999\n", "port: Expected `int` <= 65535", id="port 99999"),
+        pytest.param("port = -5\n", "port: Expected `int` >= 0", id="port -5"),
+        pytest.param("port = 2026-01-01\n", "port: Expected `int`, got `date`", id="a date"),
+        pytest.param('host = "a\\u0000b"\n', "host: 'a\\x00b' holds characters that cannot", id="host with NUL"),
+        pytest.param(f'host = "{"a" * 64}.x"\n', "host: 'aaaa", id="host with a long label"),
+        pytest.param('host = "a..b"\n', "host: 'a..b' is no address to listen on; write 0.0.0.0", id="empty label"),
+        pytest.param('host = ""\n', "host: '' is no address to listen on; write 0.0.0.0", id="no host"),
+        pytest.param(
+            'tls-cert-file = "/a\\u0000b"\n', "tls-cert-file: '/a\\x00b' holds characters", id="file with NUL"
+        ),
+        pytest.param(
+            'policy = {best-effort = "a\\u0000.toml"}\n', "policy.best-effort: 'a\\x00.toml'", id="policy NUL"
+        ),
+        pytest.param('namespace = "a/../b"\n', "namespace: 'a/../b' is no name; write lower-case", id="namespace"),
+        pytest.param('lease = ""\n', "lease: '' is no name; write lower-case", id="no lease"),
         pytest.param('client-ca-file = "ca"\n', "client-ca-file: needs tls-cert-file and", id="authority alone"),
     ],
 )
@@ -48,3 +63,8 @@ def test_settings_that_cannot_be_meant_name_the_key(read, content, message):
     with pytest.raises(InputError) as caught:
         read(content)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("host", ["::", "127.0.0.1", "localhost", "node-1.example.com."])
+def test_a_host_is_an_address_or_a_name(read, host):
+    assert read(f'host = "{host}"\n').host == host

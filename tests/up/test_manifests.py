@@ -107,6 +107,8 @@ def test_numbers_nulls_and_dates_are_what_kubernetes_makes_of_them():
         (object_of("Deployment", spec="replicas: 10001"), "f.yaml:6: spec.replicas: is 10001; write 10000 or less"),
         ("apiVersion: v1\nkind: List\nitems: {a: 1}", "f.yaml:3: items: is {'a': 1}; write a list of objects"),
         ("apiVersion: v1\nkind: List\nitems: [a]", "f.yaml:3: items[0]: is 'a', no Kubernetes object"),
+        (POD + "  priorityClassName: [a]\n", "f.yaml:8: spec.priorityClassName: is ['a']; write a text"),
+        (POD + "  priorityClassName: {a: b}\n", "f.yaml:8: spec.priorityClassName: is {'a': 'b'}; write a text"),
         (POD + "---\n" + POD, "f.yaml:12: metadata.name: Pod default/a is already at f.yaml:1; give each a name"),
     ],
 )
@@ -114,3 +116,35 @@ def test_a_mistake_is_told_with_file_line_field_and_remedy(text, told):
     with pytest.raises(InputError) as error:
         read(text)
     assert told in str(error.value)
+
+
+def bomb(levels, first="&a0 [x, x, x, x, x, x, x, x, x, x]", way="[{}]", each=10):
+    """Each line says the one before several times."""
+    lines = [f"a{i}: &a{i} {way.format(', '.join([f'*a{i - 1}'] * each))}" for i in range(1, levels)]
+    return "\n".join([f"a0: {first}", *lines]) + "\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        bomb(9),
+        bomb(30, each=2),
+        bomb(9, first="&a0 {x: 1}", way="{{<<: [{}]}}"),
+        bomb(4, first=f"&a0 {'x' * 100_000}", each=12),
+        POD + bomb(9),
+    ],
+    ids=["lists", "deep", "merges", "a long text", "beside a pod"],
+)
+def test_a_document_that_its_aliases_blow_up_is_refused_before_it_is_made(text):
+    with pytest.raises(InputError, match=r"holds more than 1,000,000 values once its aliases"):
+        read(text)
+
+
+def test_aliases_that_stay_small_are_read():
+    labels = "x: &web {app: web}\n" + HEAD + "  labels: {<<: *web, tier: front}\n  annotations: *web\n"
+    (found,) = read(labels + "spec: {containers: [{name: c}]}\n").workloads
+    assert found.template["metadata"] == {"labels": {"app": "web", "tier": "front"}, "annotations": {"app": "web"}}
+
+
+def test_an_empty_priority_class_is_none():
+    assert "priority" not in read(POD + '  priorityClassName: ""\n').workloads[0].template["spec"]

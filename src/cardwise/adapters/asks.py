@@ -236,7 +236,7 @@ def contradictions(resources: Resources) -> list[str]:
     if not cards:
         return told
     told += [
-        f"{name}: '0' is no share of a card; write {_form(name, cards)}" for name in names if _is_none(asked, name)
+        _nothing(asked, name, cards) for name in names if _is_none(asked, name)
     ]
     for what, read in _READERS.items():
         said = {name: amount for name, of in read.items() if name in asked and (amount := of(asked, name, cards))}
@@ -258,6 +258,10 @@ def _unequal(resources: Resources, name: str) -> str:
 def _is_none(asked: Amounts, name: str) -> bool:
     """HAMi's compute of 0 is no limit; everywhere else 0 would be read as all."""
     return name not in {*wire.COUNTS, wire.HAMI_CORES} and not _amount(asked, name)
+
+
+def _nothing(asked: Amounts, name: str, cards: int) -> str:
+    return f"{name}: {seen(str(asked[name]))} is no share of a card; write {_form(name, cards)}"
 
 
 def _form(name: str, cards: int) -> str:

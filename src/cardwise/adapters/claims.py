@@ -40,6 +40,7 @@ LONGEST_NAME = 100
 """Characters of a name for which another may have been meant. Kubernetes' own are shorter."""
 _ValueT = TypeVar("_ValueT")
 _BOOLEANS = {"true": True, "false": False}
+_LIMITS = {"hard": True, "soft": False}
 _LATENCIES = {each.value: each for each in LatencyClass}
 _WORKLOADS = {each.value: each for each in WorkloadClass}
 
@@ -62,7 +63,8 @@ def read_claim(pod: Pod) -> tuple[Claim, list[str]]:
 def read_faulty(pod: Pod, faults: Faults) -> Claim:
     """What the pod asks for as far as it can be read; what is wrong with it is added to ``faults``."""
     read = _Annotations(pod, faults)
-    allowed = Shape(0, models=read.wanted(), unwanted_models=read.unwanted(), isolation=read.modes())
+    wanted, unwanted = read.wanted(), read.unwanted()
+    allowed = Shape(0, models=wanted, unwanted_models=unwanted, isolation=read.modes(), binding=read.binding())
     asks = [ask for ask in _asks(pod, allowed, faults) if ask.shape.cards]
     claim = Claim(
         uid=pod.metadata.uid or pod.name,
@@ -202,6 +204,9 @@ class _Annotations:
 
     def _models(self, key: str) -> frozenset[str]:
         return frozenset(map(wire.model_token, self._list(key)))
+
+    def binding(self) -> bool:
+        return self.one_of(wire.ANNOTATION_LIMITS, _LIMITS, otherwise=False)
 
     def modes(self) -> frozenset[Isolation]:
         names = self._list(wire.ANNOTATION_ISOLATION)

@@ -32,6 +32,9 @@ GROUPS = {
 """Kinds that make pods here, and the version in which each of them is read."""
 MOST_REPLICAS = 10_000
 """More than any file means; one digit too many would fill this machine's memory."""
+MOST_PARTS = 1_000_000
+"""Values of one document, each alias counted with all that it stands for, and long texts by the hundred characters."""
+_TEXT_PART = 100
 _SYSTEM_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _PRIORITY_CLASS = ("scheduling.k8s.io/v1", "PriorityClass")
@@ -186,6 +189,9 @@ def _documents(file: str, text: str) -> Iterator[tuple[yaml.Node, Any]]:
             node = loader.get_node()
             if node is None:
                 break
+            if _parts(node) > MOST_PARTS:
+                told = f"holds more than {MOST_PARTS:,} values once its aliases (*name) are written out; write fewer"
+                raise InputError(file, told, line=_line(node, ()))
             value = loader.construct_document(node)
             msgspec.json.encode(value)  # what JSON cannot say, no API server was ever told
             yield node, value
@@ -203,6 +209,25 @@ def _documents(file: str, text: str) -> Iterator[tuple[yaml.Node, Any]]:
     finally:
         if loader is not None:
             loader.dispose()
+
+
+def _parts(root: yaml.Node) -> int:
+    """How large a document is once its aliases are written out: each of ten lines may say the one before ten times."""
+    counted: dict[int, int] = {}
+
+    def count(node: yaml.Node) -> int:
+        if id(node) not in counted:
+            counted[id(node)] = 0  # what holds itself is refused later
+            inner = node.value
+            if isinstance(node, yaml.ScalarNode):
+                counted[id(node)] = 1 + len(inner) // _TEXT_PART
+            elif isinstance(node, yaml.MappingNode):
+                counted[id(node)] = 1 + sum(count(key) + count(value) for key, value in inner)
+            else:
+                counted[id(node)] = 1 + sum(map(count, inner))
+        return counted[id(node)]
+
+    return count(root)
 
 
 def _unlisted(listed: _Object) -> Iterator[_Object]:
@@ -232,7 +257,7 @@ def _workload(document: _Object, priorities: Mapping[str, int], notes: Notes) ->
     namespace, name = document.name("namespace", otherwise="default"), document.name()
     template = _template(document, kind)
     _check_template(document, kind, template)
-    _set_priority(template, priorities, notes, f"{namespace}/{name}")
+    _set_priority(document, kind, template, priorities, notes)
     where = f"{document.file}:{_line(document.node, ())}"
     return Workload(kind, namespace, name, _pods(document, kind), template, where)
 
@@ -308,13 +333,17 @@ def _advised(told: str) -> str:
     return f"{told[:1].lower()}{told[1:]}; write it as Kubernetes' reference has it"
 
 
-def _set_priority(template: dict[str, Any], priorities: Mapping[str, int], notes: Notes, who: str) -> None:
-    named = template["spec"].get("priorityClassName")
-    if not named or template["spec"].get("priority") is not None:
+def _set_priority(
+    document: _Object, kind: str, template: dict[str, Any], priorities: Mapping[str, int], notes: Notes
+) -> None:
+    spec = template["spec"]
+    if spec.get("priorityClassName") in (None, "") or spec.get("priority") is not None:
         return
+    named = document.text(*_base(kind), "spec", "priorityClassName")
     if named not in priorities:
+        who = f"{document.name('namespace', otherwise='default')}/{document.name()}"
         notes.add(f"Priority class {named} is in none of the files and counts as 0", who)
-    template["spec"] = {**template["spec"], "priority": priorities.get(named, 0)}
+    template["spec"] = {**spec, "priority": priorities.get(named, 0)}
 
 
 # ---------------------------------------------------------------- lines and fields

@@ -24,13 +24,13 @@ class _Card(msgspec.Struct, omit_defaults=True):
     mode: str = "any"
     healthy: bool = True
     links: list[int] = []
+    binds: bool = False
 
 
 def encode_cards(cards: Sequence[CardSpec]) -> str:
     """The inventory annotation's text."""
     told = [
-        _Card(card.uuid, card.model, card.memory_mib, MODE_NAMES[card.isolation], card.healthy, list(card.links))
-        for card in cards
+        _Card(c.uuid, c.model, c.memory_mib, MODE_NAMES[c.isolation], c.healthy, list(c.links), c.binds) for c in cards
     ]
     return msgspec.json.encode(told).decode()
 
@@ -49,7 +49,8 @@ def decode_cards(text: str) -> tuple[CardSpec, ...]:
     if len({card.uuid for card in told}) < len(told):
         raise ValueError(f"{wire.ANNOTATION_CARDS}: names a card twice")
     return tuple(
-        CardSpec(c.uuid, wire.model_token(c.model), c.mib, NAMED_MODES[c.mode], c.healthy, tuple(c.links)) for c in told
+        CardSpec(c.uuid, wire.model_token(c.model), c.mib, NAMED_MODES[c.mode], c.healthy, tuple(c.links), c.binds)
+        for c in told
     )
 
 

@@ -44,11 +44,14 @@ ANNOTATIONS_HAMI_TYPES = ("nvidia.com/use-gputype", "nvidia.com/nouse-gputype")
 
 ANNOTATION_ALLOC, LABEL_BOUND = "cardwise.dev/alloc", "cardwise.dev/bound"
 """On a pod, written with its Binding and by the scheduler alone: the allocation; and that there is one."""
+LABEL_LIMITS = "cardwise.dev/limits"
+"""On a pod, beside it: ``hard`` if all of its cards hold it to its memory in any case, else ``soft``."""
 ANNOTATION_CLASS, ANNOTATION_WORKLOAD = "cardwise.dev/class", "cardwise.dev/workload"
 ANNOTATION_EXCLUSIVE, ANNOTATION_MIX = "cardwise.dev/exclusive", "cardwise.dev/mix"
 ANNOTATION_MODEL, ANNOTATION_GPU_MODEL = "cardwise.dev/model", "cardwise.dev/gpu-model"
 ANNOTATION_ISOLATION = "cardwise.dev/isolation"
 ANNOTATION_PROCESSES = "cardwise.dev/processes"
+ANNOTATION_LIMITS = "cardwise.dev/limits"
 POD_ANNOTATIONS = frozenset(
     {
         ANNOTATION_CLASS,
@@ -59,11 +62,12 @@ POD_ANNOTATIONS = frozenset(
         ANNOTATION_GPU_MODEL,
         ANNOTATION_ISOLATION,
         ANNOTATION_PROCESSES,
+        ANNOTATION_LIMITS,
     }
 )
 """On a pod, written by users: latency class, workload class, whether it wants its cards to its tenant alone, whether
 training and inference may mix, the weights it loads, card models and isolation modes that will do (comma-separated),
-how many processes of each container use a card at a time (MPS limits each of them)."""
+how many processes of each container use a card at a time (MPS limits each of them), and whether limits must bind."""
 ANNOTATION_CARDS, ANNOTATION_LOAD = "cardwise.dev/cards", "cardwise.dev/load"
 ANNOTATION_CACHED_MODELS = "cardwise.dev/cached-models"
 """On a node, written by its agent: inventory, recent utilization, and the weights on its disk (comma-separated)."""

@@ -20,13 +20,15 @@ from cardwise.core.request import Isolation
 
 @dataclass(slots=True)
 class Inventory:
-    """facts: the driver's. modes: by UUID. troubles: why a card takes no new slices, by who says so and UUID.
+    """facts: the driver's. modes: by UUID. binds: what holds its slices to their memory in any case.
 
-    troubles are of the cards that the driver tells; all else is of what is offered.
+    troubles: why a card takes no new slices, by who says so and UUID. They are of the cards that the driver tells;
+    all else is of what is offered.
     """
 
     facts: NodeFacts
     modes: dict[str, Isolation] = field(default_factory=dict)
+    binds: frozenset[str] = frozenset()
     troubles: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def report(self, source: str, uuid: str, why: str) -> bool:
@@ -87,6 +89,7 @@ class Inventory:
                 self.mode_of(unit),
                 unit.uuid not in sick,
                 links_of(unit, offered, self.facts.cards),
+                unit.uuid in self.binds,
             )
             for unit in offered
         ]

@@ -28,7 +28,7 @@ from cardwise.agent.mps_daemon import Alarm, Supervisor
 from cardwise.agent.owners import Owner
 from cardwise.agent.watching import NodePods
 from cardwise.core.card.handover import FULL_PCT, Grant
-from cardwise.core.card.isolation import Offer, Standing, Unoffered, stand
+from cardwise.core.card.isolation import Hold, Offer, Standing, Unoffered, stand
 from cardwise.core.claim import LatencyClass
 from cardwise.core.request import Isolation
 from cardwise.errors import CardError, CardwiseError
@@ -174,6 +174,7 @@ def choose_steps(inventory: Inventory, offer: Offer, wish: str) -> dict[str, Sta
         if not isinstance(found, Unoffered):
             standings |= dict.fromkeys((card.uuid, *(each.uuid for each in card.usable_instances)), found)
     inventory.modes = {uuid: standing.mode for uuid, standing in standings.items()}
+    inventory.binds = frozenset(u for u, standing in standings.items() if standing.guarantee.memory is Hold.BINDS)
     return standings
 
 

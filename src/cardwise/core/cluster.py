@@ -15,7 +15,7 @@ from typing import TypeVar
 import numpy as np
 
 from cardwise.core.arrays import BoolArray, FloatArray, IntArray
-from cardwise.core.inventory import CardSpec, NodeSpec, card_kinds, check_inventory, link_matrix
+from cardwise.core.inventory import CardKind, CardSpec, NodeSpec, card_kinds, check_inventory, link_matrix
 from cardwise.core.request import Isolation, PodRequest, Shape, WorkloadClass
 from cardwise.units import MILLI_PER_CARD
 
@@ -61,7 +61,7 @@ class Cluster:
       class_slices: int64 [N, C, 2, 2], of them by workload class (inference, training) and ``mixes`` (no, yes);
       card_tenant: int64 [N, C], NO_TENANT, MANY_TENANTS or the tenant's number; exclusive_slices: int64 [N, C].
     Changed by reports:
-      node_schedulable, node_fenced: bool [N]; card_healthy: bool [N, C];
+      node_schedulable, node_fenced: bool [N]; card_healthy, card_binds: bool [N, C];
       card_isolation: int64 [N, C] (``Isolation`` values);
       card_kind: int64 [N, C], model, isolation mode and health as one number, see :func:`card_kinds`;
       compute_used_share: float64 [N, C], recent measured utilization, NaN where nothing was reported;
@@ -102,6 +102,7 @@ class Cluster:
     card_healthy: BoolArray
     card_isolation: IntArray
     card_kind: IntArray
+    card_binds: BoolArray
     compute_used_share: FloatArray
     compute_free_reported_milli: IntArray
 
@@ -137,6 +138,7 @@ class Cluster:
         memory = np.zeros(shape, np.int64)
         healthy = np.zeros(shape, np.bool_)
         isolation = np.zeros(shape, np.int64)
+        binds = np.zeros(shape, np.bool_)
         for i, node in enumerate(nodes):
             for p, card in enumerate(node.cards):
                 exists[i, p] = True
@@ -144,6 +146,7 @@ class Cluster:
                 memory[i, p] = card.memory_mib
                 healthy[i, p] = card.healthy
                 isolation[i, p] = card.isolation
+                binds[i, p] = card.binds
         links = [link_matrix(node) for node in nodes]
         topologies = tuple(sorted(set(links)))
         cpu = np.array([node.cpu_milli for node in nodes], np.int64)
@@ -177,15 +180,18 @@ class Cluster:
             node_fenced=np.zeros(n, np.bool_),
             card_healthy=healthy,
             card_isolation=isolation,
-            card_kind=np.where(exists, (model * len(Isolation) + isolation) * 2 + healthy, len(card_kinds(models))),
+            card_kind=np.where(
+                exists, ((model * len(Isolation) + isolation) * 2 + healthy) * 2 + binds, len(card_kinds(models))
+            ),
+            card_binds=binds,
             compute_used_share=np.full(shape, np.nan),
             compute_free_reported_milli=exists * np.int64(MILLI_PER_CARD),
             node_stamp=np.zeros(n, np.int64),
             node_idx={node.name: i for i, node in enumerate(nodes)},
         )
 
-    def kind_of(self, kind: int) -> tuple[str, Isolation, bool] | None:
-        """(model, isolation mode, healthy) of a kind of card; None for the last kind: no card."""
+    def kind_of(self, kind: int) -> CardKind | None:
+        """What a number of a kind of card stands for; None for the last: no card."""
         kinds = card_kinds(self.models)
         return kinds[kind] if kind < len(kinds) else None
 
@@ -332,7 +338,7 @@ class Cluster:
         shut = not healthy or (self.card_isolation[i, p] == Isolation.MIG and self.card_slices[i, p])
         self.free_milli[i, p] = 0 if shut else min(memory_milli, int(self.compute_free_milli[i, p]))
         mode = int(self.card_model[i, p]) * len(Isolation) + int(self.card_isolation[i, p])
-        self.card_kind[i, p] = mode * 2 + healthy
+        self.card_kind[i, p] = (mode * 2 + healthy) * 2 + bool(self.card_binds[i, p])
 
     def _tenant_of(self, node_idx: int, place: int) -> int:
         tenants = {self.tenant_id(self.slices[pod].request.tenant) for pod in self.on_card.get((node_idx, place), ())}

@@ -6,6 +6,7 @@ import functools
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from cardwise.core.request import Isolation
 
@@ -14,6 +15,7 @@ from cardwise.core.request import Isolation
 class CardSpec:
     """A card as inventory tells of it: memory is what may be handed out (the driver's own share is already off).
 
+    binds: its slices are held to their memory in any case, not only as long as they do not try to take more.
     links: distance to each card of the node, in place order, itself included (``placement.links.Link`` values);
         empty if unknown.
     """
@@ -24,6 +26,7 @@ class CardSpec:
     isolation: Isolation = Isolation.ANY
     healthy: bool = True
     links: tuple[int, ...] = ()
+    binds: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +42,19 @@ class NodeSpec:
     cached_models: frozenset[str] = frozenset()
 
 
+class CardKind(NamedTuple):
+    """What a card is, whatever lies on it."""
+
+    model: str
+    isolation: Isolation
+    healthy: bool
+    binds: bool
+
+
 @functools.lru_cache(maxsize=64)
-def card_kinds(models: tuple[str, ...]) -> tuple[tuple[str, Isolation, bool], ...]:
+def card_kinds(models: tuple[str, ...]) -> tuple[CardKind, ...]:
     """What each number in ``Cluster.card_kind`` stands for; one more than the last stands for "no card here"."""
-    return tuple(itertools.product(models, Isolation, (False, True)))
+    return tuple(itertools.starmap(CardKind, itertools.product(models, Isolation, (False, True), (False, True))))
 
 
 def link_matrix(node: NodeSpec) -> tuple[tuple[int, ...], ...]:

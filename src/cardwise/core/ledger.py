@@ -218,6 +218,11 @@ class Ledger:
         """Namespace and name of a pod that is counted."""
         return self._known(uid).claim.name if self.knows(uid) else None
 
+    def binds(self, allocation: Allocation) -> bool:
+        """Whether every card of an allocation holds the pod to its memory in any case, or is the pod's alone."""
+        cards = {card.uuid: card for card in self.nodes[allocation.node].cards}
+        return all(share.whole or cards[share.uuid].binds for share in allocation.shares if share.uuid in cards)
+
     def pods_on(self, node: str) -> list[BoundPod]:
         """Pods that are counted on a node, earliest allocation first."""
         return sorted(map(self._known, self._on_node.get(node, ())), key=lambda pod: pod.order)
@@ -464,5 +469,5 @@ def _distinct(node: NodeSpec) -> NodeSpec:
 def _hardware(node: NodeSpec) -> tuple[object, ...]:
     """What of a node cannot change without building the cluster anew."""
     mig = Isolation.MIG  # what lies on a card counts otherwise there
-    cards = tuple((card.uuid, card.model, card.memory_mib, card.links, card.isolation is mig) for card in node.cards)
+    cards = tuple((c.uuid, c.model, c.memory_mib, c.links, c.isolation is mig, c.binds) for c in node.cards)
     return (node.cpu_milli, node.memory_mib, node.domain, cards)

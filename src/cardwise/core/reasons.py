@@ -24,6 +24,7 @@ class Code(enum.Enum):
     CARD_UNHEALTHY = "card-unhealthy"
     CARD_MODEL = "card-model"
     CARD_ISOLATION = "card-isolation"
+    CARD_LIMITS = "card-limits"
     CARD_TENANT = "card-tenant"
     CARD_WORKLOAD = "card-workload"
     CARD_IN_USE = "card-in-use"
@@ -96,6 +97,11 @@ WORDINGS: dict[Code, Wording] = {
         "other isolation mode",
         "the card is shared by {mode}, the pod accepts only {asked}",
         "accept the card's mode or have a card of the node re-configured",
+    ),
+    Code.CARD_LIMITS: Wording(
+        "limits do not bind",
+        "the pod demands hard limits, and the card's hold only as long as its slices do not try to take more",
+        "accept soft limits (cardwise.dev/limits: soft), or give the node what makes them bind: driver R615, or MIG",
     ),
     Code.CARD_TENANT: Wording(
         "card of another tenant",

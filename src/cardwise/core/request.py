@@ -44,6 +44,7 @@ class Shape:
     whole: all of each card; the four fields above are then fixed by the card.
     models: card models that will do, exact tokens, folded to upper case by the reader; empty means any.
     unwanted_models: card models that will not do, nor their variants: A100 is A100-SXM4-80GB too, but not A1000.
+    binding: only cards will do that hold every slice to its memory in any case.
     isolation: modes that will do; empty means any that shares (or a whole card, if ``whole``).
     cpu_milli, host_memory_mib: what the pod takes of the node beside its cards.
     """
@@ -56,6 +57,7 @@ class Shape:
     models: frozenset[str] = frozenset()
     unwanted_models: frozenset[str] = frozenset()
     isolation: frozenset[Isolation] = frozenset()
+    binding: bool = False
     cpu_milli: int = 0
     host_memory_mib: int = 0
 

@@ -78,7 +78,8 @@ class Binder:
     async def _write(self, args: ExtenderBindingArgs, claim: Claim, allocation: Allocation) -> str:
         annotations, labels = {}, {}
         if claim.asks:
-            annotations, labels = {wire.ANNOTATION_ALLOC: encode(allocation)}, {wire.LABEL_BOUND: "true"}
+            annotations = {wire.ANNOTATION_ALLOC: encode(allocation)}
+            labels = {wire.LABEL_BOUND: "true", wire.LABEL_LIMITS: "hard" if self.ledger.binds(allocation) else "soft"}
         binding = Binding(args.pod_namespace, args.pod_name, args.pod_uid, args.node, annotations, labels)
         settled = False
         try:

@@ -8,12 +8,15 @@ Connections that are open stay as they are.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
+from collections.abc import Iterator
 from pathlib import Path
 
 import structlog
 
 from cardwise.errors import UserError
+from cardwise.files import plain
 
 log = structlog.get_logger()
 
@@ -64,21 +67,43 @@ class Certificates:
 
     def _read(self) -> ssl.SSLContext:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        try:
+        files = {
+            "tls-cert-file": self._cert_file,
+            "tls-key-file": self._key_file,
+            "client-ca-file": self._client_ca_file,
+        }
+        for key, file in files.items():
+            if file:
+                _must_open(key, file)
+        with _blamed_on("tls-cert-file", self._cert_file, "give a PEM certificate and its key"):
             # a password: without one OpenSSL would ask for it on the terminal, and everything would wait
             context.load_cert_chain(self._cert_file, self._key_file or None, password="")
-            if self._client_ca_file:
+        if self._client_ca_file:
+            with _blamed_on("client-ca-file", self._client_ca_file, "give PEM certificates of authorities"):
                 context.load_verify_locations(self._client_ca_file)
-                context.verify_mode = ssl.CERT_OPTIONAL  # probes show none; the verbs ask for one
-        except (OSError, ssl.SSLError) as exc:
-            raise UserError(f"tls-cert-file {self._cert_file}: {exc}; give a PEM certificate and its key") from exc
+            context.verify_mode = ssl.CERT_OPTIONAL  # probes show none; the verbs ask for one
         return context
+
+
+def _must_open(key: str, file: str) -> None:
+    """OpenSSL does not say which of two files it could not read."""
+    with _blamed_on(key, file, "give a file that can be read"), Path(file).open("rb"):
+        pass
+
+
+@contextlib.contextmanager
+def _blamed_on(key: str, file: str, remedy: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as exc:  # SSLErrors are OSErrors; a ValueError: a NUL in the name
+        why = exc.strerror if isinstance(exc, OSError) and exc.strerror else exc
+        raise UserError(f"{key} {plain(file)}: {why}; {remedy}") from exc
 
 
 def _stamp(file: str) -> _Stamp:
     """What changes when the file does, also behind a link; None while it is not there."""
     try:
         found = Path(file).stat()
-    except OSError:
+    except (OSError, ValueError):
         return None
     return found.st_mtime_ns, found.st_ino, found.st_size

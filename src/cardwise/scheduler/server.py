@@ -20,9 +20,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from cardwise.adapters.claims import claim_of
 from cardwise.adapters.extender_v1 import ExtenderArgs, ExtenderBindingArgs, ExtenderBindingResult, ExtenderFilterResult
 from cardwise.adapters.kube.port import ClusterPort
+from cardwise.adapters.kube.shallow import decode_object
 from cardwise.core.ledger import Ledger
-from cardwise.errors import ClusterError, UserError
-from cardwise.files import decode_json
+from cardwise.errors import ClusterError, NotFoundError, UserError
+from cardwise.files import plain
 from cardwise.scheduler import telling, webhook
 from cardwise.scheduler.binder import Binder
 from cardwise.scheduler.extender import Extender
@@ -80,8 +81,8 @@ class Server:
                 web.post("/filter", self._timed("filter", self._filter)),
                 web.post("/prioritize", self._timed("prioritize", self._prioritize)),
                 web.post("/bind", self._timed("bind", self._bind)),
-                web.get("/explain/{namespace}/{name}", self._explain),
-                web.get("/state", self._state),
+                web.get("/explain/{namespace}/{name}", self._timed("explain", self._explain)),
+                web.get("/state", self._timed("state", self._state)),
                 web.get("/healthz", _alive),
                 web.get("/readyz", self._readyz),
                 web.get("/metrics", self._metrics),
@@ -147,6 +148,8 @@ class Server:
                 return await handler(request)
             except UserError as error:
                 return web.Response(status=400, text=f"{error}\n")
+            except NotFoundError as error:
+                return web.Response(status=404, text=f"{error}\n")
             except ClusterError as error:
                 return web.Response(status=502, text=f"{error}\n")
             finally:
@@ -174,9 +177,10 @@ async def serve(app: web.Application, host: str, port: int, tls: ssl.SSLContext 
     site = web.TCPSite(runner, host, port, ssl_context=tls)
     try:
         await site.start()
-    except OSError as exc:
+    except (OSError, ValueError) as exc:  # a ValueError: a host that no resolver is asked about
         await runner.cleanup()
-        raise UserError(f"cannot listen on {host}:{port}: {exc.strerror}; choose another port") from exc
+        why = exc.strerror if isinstance(exc, OSError) else exc
+        raise UserError(f"cannot listen on {plain(host)}:{port}: {why}; choose another host or port") from exc
     return runner, runner.addresses[0][1]
 
 
@@ -195,7 +199,7 @@ async def _alive(_request: web.Request) -> web.Response:
 
 async def _read(request: web.Request, kind: type[_ArgsT]) -> _ArgsT:
     try:
-        return decode_json(await request.read(), kind)
+        return decode_object(await request.read(), kind)
     except msgspec.DecodeError as exc:
         raise UserError(f"not {kind.__name__}: {exc}") from exc
 

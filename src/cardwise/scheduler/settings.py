@@ -11,7 +11,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -24,13 +25,14 @@ from cardwise.core.ledger import MakePolicies
 from cardwise.core.placement.mix import Mix
 from cardwise.core.placement.policy import Policy
 from cardwise.errors import InputError, UserError
-from cardwise.files import read_settings_file
+from cardwise.files import read_settings_file, seen
 
 WANT = "the scheduler's settings in TOML (see cardwise scheduler --help)"
 
 DEFAULT_POLICY = {LatencyClass.SENSITIVE.value: "balanced", LatencyClass.BEST_EFFORT.value: "dense"}
 """SPEC B2 for what must answer fast; SPEC B3 for what is there to fill cards."""
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 Seed = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 
 
@@ -59,11 +61,40 @@ def read_settings(path: Path | None) -> Settings:
     if path is None:
         return Settings()
     settings = read_settings_file(path, WANT, Settings)
-    if settings.webhook_port and not (settings.tls_cert_file and settings.tls_key_file):
-        raise InputError(str(path), "the webhook needs tls-cert-file and tls-key-file", field="webhook-port")
-    if settings.client_ca_file and not settings.tls_cert_file:
-        raise InputError(str(path), "needs tls-cert-file and tls-key-file", field="client-ca-file")
+    for key, fault in _faults(settings):
+        raise InputError(str(path), fault, field=key)
     return settings
+
+
+def _faults(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Keys whose values no cluster, no resolver and no file system takes, and what to write instead."""
+    texts = {key: text for key, text in msgspec.to_builtins(settings).items() if isinstance(text, str)}
+    for key, text in {**texts, **{f"policy.{key}": text for key, text in settings.policy.items()}}.items():
+        if not text.isprintable():
+            yield key, f"{seen(text)} holds characters that cannot be seen; write it without"
+    for key in ("namespace", "lease"):
+        if not _NAME.fullmatch(texts[key]):
+            yield (
+                key,
+                f"{seen(texts[key])} is no name; write lower-case letters, digits and '-', such as cardwise-system",
+            )
+    if not _is_host(settings.host):
+        yield (
+            "host",
+            f"{seen(settings.host)} is no address to listen on; write 0.0.0.0 for all, or one of this machine's",
+        )
+    if settings.webhook_port and not (settings.tls_cert_file and settings.tls_key_file):
+        yield "webhook-port", "the webhook needs tls-cert-file and tls-key-file"
+    if settings.client_ca_file and not settings.tls_cert_file:
+        yield "client-ca-file", "needs tls-cert-file and tls-key-file"
+
+
+def _is_host(host: str) -> bool:
+    """Whether a resolver can be asked about it at all; what it answers is seen when it is listened on."""
+    try:
+        return bool(host.encode("idna"))
+    except UnicodeError:
+        return False
 
 
 def policies_of(settings: Settings) -> MakePolicies:

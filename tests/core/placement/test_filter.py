@@ -177,6 +177,7 @@ def test_codes_are_stable():  # tools match on them: renaming one is a breaking 
         "card-in-use",
         "card-instance",
         "card-isolation",
+        "card-limits",
         "card-memory",
         "card-model",
         "card-tenant",
@@ -191,6 +192,24 @@ def test_codes_are_stable():  # tools match on them: renaming one is a breaking 
         "node-unknown",
         "pod-bound",
     ]
+
+
+@pytest.mark.parametrize(
+    ("card_binds", "shape", "fits"),
+    [
+        pytest.param(True, slice_of(binding=True), True, id="hard on a card that binds"),
+        pytest.param(False, slice_of(binding=True), False, id="hard on a card that only asks"),
+        pytest.param(False, slice_of(), True, id="soft anywhere"),
+        pytest.param(False, whole(binding=True), True, id="a whole card needs no limit"),
+    ],
+)
+def test_a_pod_that_demands_hard_limits_goes_where_they_bind(card_binds, shape, fits):
+    """Case C29."""
+    c = cluster(node(cards=[card(binds=card_binds)]))
+    assert usable_cards(c, pod("a", shape))[0, 0] == fits
+    reason = card_reason(c, pod("a", shape), 0, 0)
+    assert (reason is None) == fits
+    assert fits or reason.code is Code.CARD_LIMITS
 
 
 def test_memory_asked_in_thousandths_rounds_down_like_hami():

@@ -224,5 +224,6 @@ def test_what_is_derived_from_a_card_follows_it(specs, requests):
         milli = c.memory_free_mib[i, p] * 1000 // c.memory_total_mib[i, p]
         shut = not c.card_healthy[i, p] or (c.isolation_of(i, p) is Isolation.MIG and c.card_slices[i, p])
         assert c.free_milli[i, p] == (0 if shut else min(milli, c.compute_free_milli[i, p]))
-        kind = (c.cards[i][p].model, Isolation(int(c.card_isolation[i, p])), bool(c.card_healthy[i, p]))
+        spec = c.cards[i][p]
+        kind = (spec.model, Isolation(int(c.card_isolation[i, p])), bool(c.card_healthy[i, p]), spec.binds)
         assert c.kind_of(int(c.card_kind[i, p])) == kind

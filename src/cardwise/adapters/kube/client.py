@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator, Mapping
 from http import HTTPStatus
 from pathlib import Path
@@ -27,6 +28,7 @@ from cardwise.adapters.kube.port import Binding, LeaseRecord, LocalPodEvent, Nod
 from cardwise.adapters.kube.shallow import decode_object
 from cardwise.adapters.kube_objects import LocalPod, Node, Pod
 from cardwise.errors import ClusterError, ConflictError, ExpiredError, NotFoundError, UserError
+from cardwise.files import seen
 
 WRITE_TIMEOUT_S = 4.0
 """Less than the time between a leader's last renewal and the end of its lease, see ``scheduler/leader.py``."""
@@ -36,7 +38,8 @@ AT_ONCE = 8
 LIMITS = httpx2.Limits(max_connections=None, max_keepalive_connections=2 * AT_ONCE, keepalive_expiry=90.0)
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
-_LEASES = "/apis/coordination.k8s.io/v1/namespaces/{}/leases"
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+"""What the API server takes as a name of pods, nodes, leases and namespaces."""
 _DecodedT = TypeVar("_DecodedT")
 
 
@@ -98,15 +101,15 @@ class KubeClient:
 
     def follow_pods_on(self, node: str) -> AsyncIterator[LocalPodEvent]:
         """Pods of one node that have not ended, as :meth:`follow_pods` tells of all."""
-        return follow(self, pods_on(node))
+        return follow(self, pods_on(_named("node", node)))
 
     async def get_local_pod(self, namespace: str, name: str) -> LocalPod:
         """One pod with its containers' states. Raises NotFoundError."""
-        return _decode(await self.request("GET", f"/api/v1/namespaces/{namespace}/pods/{name}"), LocalPod)
+        return _decode(await self.request("GET", _pod(namespace, name)), LocalPod)
 
     async def get_node(self, name: str) -> Node:
         """One node. Raises NotFoundError."""
-        return _decode(await self.request("GET", f"/api/v1/nodes/{name}"), Node)
+        return _decode(await self.request("GET", _node(name)), Node)
 
     async def list_pods(self) -> list[Pod]:
         """Pods that have not ended, as they are now."""
@@ -118,19 +121,19 @@ class KubeClient:
 
     async def get_pod(self, namespace: str, name: str) -> Pod:
         """See the port."""
-        return _decode(await self.request("GET", f"/api/v1/namespaces/{namespace}/pods/{name}"), Pod)
+        return _decode(await self.request("GET", _pod(namespace, name)), Pod)
 
     async def list_leases(self, namespace: str, prefix: str) -> dict[str, str]:
         """See the port. From the API server's cache: what is a moment old will do."""
         content = await self.request(
-            "GET", _LEASES.format(namespace), params={"resourceVersion": "0"}, timeout_s=LIST_TIMEOUT_S
+            "GET", _leases(namespace), params={"resourceVersion": "0"}, timeout_s=LIST_TIMEOUT_S
         )
         found = [each.metadata for each in _decode(content, _LeaseNames).items]
         return {each.name.removeprefix(prefix): each.resource_version for each in found if each.name.startswith(prefix)}
 
     async def read_lease(self, namespace: str, name: str) -> LeaseRecord:
         """See the port."""
-        return _lease_record(await self.request("GET", f"{_LEASES.format(namespace)}/{name}"))
+        return _lease_record(await self.request("GET", _leases(namespace, name)))
 
     # ---------------------------------------------------------------- writing
 
@@ -145,21 +148,21 @@ class KubeClient:
         }
         target = {"apiVersion": "v1", "kind": "Node", "name": binding.node}
         body = {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
-        await self.request("POST", f"/api/v1/namespaces/{binding.namespace}/pods/{binding.pod}/binding", body)
+        await self.request("POST", f"{_pod(binding.namespace, binding.pod)}/binding", body)
 
     async def annotate_node(self, name: str, annotations: Mapping[str, str | None]) -> None:
         """See the port."""
         body = {"metadata": {"annotations": dict(annotations)}}
-        await self.request("PATCH", f"/api/v1/nodes/{name}", body, MERGE_PATCH)
+        await self.request("PATCH", _node(name), body, MERGE_PATCH)
 
     async def set_node_condition(self, name: str, condition: Mapping[str, str]) -> None:
         """See the port."""
         body = {"status": {"conditions": [dict(condition)]}}
-        await self.request("PATCH", f"/api/v1/nodes/{name}/status", body, STRATEGIC_PATCH)
+        await self.request("PATCH", f"{_node(name)}/status", body, STRATEGIC_PATCH)
 
     async def post_event(self, event: Mapping[str, Any], namespace: str) -> None:
         """See the port."""
-        await self.request("POST", f"/api/v1/namespaces/{namespace}/events", event)
+        await self.request("POST", f"{_namespace(namespace)}/events", event)
 
     async def write_lease(self, namespace: str, name: str, record: LeaseRecord) -> LeaseRecord:
         """See the port."""
@@ -172,9 +175,9 @@ class KubeClient:
         metadata = {"name": name, "namespace": namespace}
         body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
         if not record.version:
-            return _lease_record(await self.request("POST", _LEASES.format(namespace), body))
+            return _lease_record(await self.request("POST", _leases(namespace), body))
         metadata["resourceVersion"] = record.version
-        return _lease_record(await self.request("PUT", f"{_LEASES.format(namespace)}/{name}", body))
+        return _lease_record(await self.request("PUT", _leases(namespace, name), body))
 
     # ---------------------------------------------------------------- HTTP
 
@@ -217,6 +220,33 @@ class KubeClient:
                 if answer.status_code != HTTPStatus.OK:
                     _raise_for(answer.status_code, await answer.aread(), f"GET {path}")
                 yield answer.aiter_bytes()
+
+
+# ---------------------------------------------------------------- paths
+
+
+def _named(what: str, name: str) -> str:
+    """A name that may stand in a path. Raises NotFoundError: by another, whoever wrote it, nothing can be called."""
+    if not _NAME.fullmatch(name):
+        raise NotFoundError(f"{what} {seen(name)}: there is none, for that is no name", retry=False)
+    return name
+
+
+def _namespace(namespace: str) -> str:
+    return f"/api/v1/namespaces/{_named('namespace', namespace)}"
+
+
+def _pod(namespace: str, name: str) -> str:
+    return f"{_namespace(namespace)}/pods/{_named('pod', name)}"
+
+
+def _node(name: str) -> str:
+    return f"/api/v1/nodes/{_named('node', name)}"
+
+
+def _leases(namespace: str, name: str | None = None) -> str:
+    leases = f"/apis/coordination.k8s.io/v1/namespaces/{_named('namespace', namespace)}/leases"
+    return leases if name is None else f"{leases}/{_named('lease', name)}"
 
 
 _NO_WAY = (AssertionError, AttributeError, KeyError, TypeError, ValueError, OSError, RecursionError)

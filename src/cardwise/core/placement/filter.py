@@ -15,7 +15,7 @@ import numpy as np
 
 from cardwise.core.arrays import ALL, BoolArray, IntArray, Rows
 from cardwise.core.cluster import MANY_TENANTS, NO_TENANT, Cluster
-from cardwise.core.inventory import card_kinds
+from cardwise.core.inventory import CardKind, card_kinds
 from cardwise.core.reasons import Code, Reason
 from cardwise.core.request import Isolation, PodRequest, Shape, WorkloadClass
 from cardwise.units import MILLI_PER_CARD, MILLI_PER_PCT
@@ -32,7 +32,7 @@ class KindRule:
     """One opinion on a kind of card, whatever its load: asked once per kind, then looked up for every card."""
 
     code: Code
-    passes: Callable[[Shape, str, Isolation, bool], bool]
+    passes: Callable[[Shape, CardKind], bool]
     numbers: Callable[[Cluster, PodRequest, int, int], Numbers]
 
 
@@ -57,19 +57,24 @@ class NodeRule:
 # ---------------------------------------------------------------- cards: by kind
 
 
-def card_is_healthy(_shape: Shape, _model: str, _mode: Isolation, healthy: bool) -> bool:
+def card_is_healthy(_shape: Shape, kind: CardKind) -> bool:
     """Cards that are not fenced."""
-    return healthy
+    return kind.healthy
 
 
-def model_is_allowed(shape: Shape, model: str, _mode: Isolation, _healthy: bool) -> bool:
+def model_is_allowed(shape: Shape, kind: CardKind) -> bool:
     """Cards of an allowed model."""
-    return shape.takes(model)
+    return shape.takes(kind.model)
 
 
-def isolation_is_accepted(shape: Shape, _model: str, mode: Isolation, _healthy: bool) -> bool:
+def isolation_is_accepted(shape: Shape, kind: CardKind) -> bool:
     """Cards whose mode the pod accepts; a card without a mode yet takes anything."""
-    return mode in accepted_modes(shape)
+    return kind.isolation in accepted_modes(shape)
+
+
+def limits_bind(shape: Shape, kind: CardKind) -> bool:
+    """Cards that hold their slices, for a pod that demands it; who has a card alone needs no limit (case C29)."""
+    return kind.binds or shape.whole or not shape.binding
 
 
 def accepted_modes(shape: Shape) -> frozenset[Isolation]:
@@ -185,6 +190,7 @@ KIND_RULES: tuple[KindRule, ...] = (
             "asked": _joined(_mode_name(mode) for mode in accepted_modes(r.shape) if mode is not Isolation.ANY),
         },
     ),
+    KindRule(Code.CARD_LIMITS, limits_bind, lambda _c, _r, _i, _p: {}),
 )
 """Rules that look at what a card is."""
 
@@ -270,7 +276,7 @@ def kinds_allowed(cluster: Cluster, shape: Shape, rules: tuple[KindRule, ...] = 
 
 @functools.lru_cache(maxsize=16384)
 def _kinds_allowed(models: tuple[str, ...], shape: Shape, rules: tuple[KindRule, ...]) -> BoolArray:
-    allowed = np.array([all(rule.passes(shape, *kind) for rule in rules) for kind in card_kinds(models)] + [False])
+    allowed = np.array([all(rule.passes(shape, kind) for rule in rules) for kind in card_kinds(models)] + [False])
     allowed.setflags(write=False)
     return allowed
 
@@ -302,7 +308,7 @@ def card_reason(cluster: Cluster, request: PodRequest, node_idx: int, place: int
     """Why this card may not take the pod, or None if it may: the first rule of the lists that says no."""
     kind = cluster.kind_of(int(cluster.card_kind[node_idx, place]))
     for kind_rule in KIND_RULES:
-        if kind is None or not kind_rule.passes(request.shape, *kind):
+        if kind is None or not kind_rule.passes(request.shape, kind):
             return Reason(kind_rule.code, kind_rule.numbers(cluster, request, node_idx, place))
     row = np.array([node_idx])
     for rule in (*LOAD_RULES, *IDENTITY_RULES):
