@@ -374,7 +374,8 @@ def test_what_was_written_on_nodes_goes_as_the_page_says(plane, space):
     plane.fake_node(space, annotations={"cardwise.dev/freed": "1.2", "example.test/kept": "1"})
     told = [{"type": "CardwiseConsistent", "status": "True"}, {"type": "MemoryPressure", "status": "False"}]
     plane.kubectl("patch", "node", space, "--subresource=status", "-p", json.dumps({"status": {"conditions": told}}))
-    for command in (shown("kubectl patch node NODE"), shown("kubectl annotate nodes --all")):
+    patch = 'kubectl patch node NODE --subresource=status -p \'{"status":{"conditions":[{"type":"CardwiseConsistent"'
+    for command in (shown(patch), shown("kubectl annotate nodes --all")):
         plane.kubectl(*(space if word == "NODE" else word for word in command))
     node = plane.api("GET", f"/api/v1/nodes/{space}")
     assert node["metadata"]["annotations"].keys() >= {"example.test/kept"}

@@ -155,6 +155,30 @@ def test_a_bad_trace_names_file_line_and_field(tmp_path, files, pods, message):
     assert len(done.stderr.strip().splitlines()) == 1
 
 
+UNREADABLE = {
+    "kind": "List",
+    "items": [
+        {"kind": "Node", "metadata": {"name": "n0", "annotations": {"cardwise.dev/cards": "[{"}}, "status": {}},
+        {
+            "kind": "Pod",
+            "metadata": {"name": "b", "namespace": "ns", "uid": "b", "annotations": {"cardwise.dev/alloc": "{"}},
+            "spec": {"containers": [{"name": "c"}], "nodeName": "n0"},
+            "status": {},
+        },
+        {"kind": "Pod", "metadata": {"name": "p", "namespace": "ns", "uid": "p"}, "spec": {}, "status": {}},
+    ],
+}
+
+
+def test_explain_tells_what_it_could_not_read_beside_the_json_not_in_it(tmp_path):
+    dump = tmp_path / "dump.json"
+    dump.write_text(json.dumps(UNREADABLE))
+    done = cardwise("explain", "ns/p", "--dump", dump, "--json")
+    assert json.loads(done.stdout)["pod"] == "ns/p"
+    for told in ("inventory is unreadable", "allocation is unreadable"):
+        assert told in done.stderr
+
+
 def test_explain_of_a_cluster_without_agents_says_that_nobody_reports_cards():
     pod, dump = "serving/resnet-50-5d9c7b6f4-00000", ROOT / "examples/dump/dump.json"
     done = cardwise("explain", pod, "--dump", dump)

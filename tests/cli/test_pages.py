@@ -7,15 +7,26 @@ import tomllib
 
 import msgspec
 
+from cardwise.agent.settings import Settings as AgentSettings
 from cardwise.scheduler.settings import DEFAULT_POLICY, Settings, policies_of
 from tests.conftest import ROOT
 
 ROW = re.compile(r"^\| `([a-z-]+)` \| (.*?) \|", re.MULTILINE)
 
 
-def test_the_page_of_settings_tells_every_key_and_its_default():
-    text = (ROOT / "docs" / "reference" / "settings.md").read_text()
-    told = {key: default.replace("`", "") for key, default in ROW.findall(text)}
+def section(title):
+    """The defaults that a section of the page of settings tells, by key."""
+    text = (ROOT / "docs" / "reference" / "settings.md").read_text().partition(f"\n## {title}\n")[2]
+    return {key: default.replace("`", "") for key, default in ROW.findall(text.partition("\n## ")[0])}
+
+
+def test_the_page_of_settings_tells_every_key_of_the_agent_and_its_default():
+    told = {key: tomllib.loads(f"x = {default}")["x"] for key, default in section("The agent's settings").items()}
+    assert told == msgspec.json.decode(msgspec.json.encode(AgentSettings()))
+
+
+def test_the_page_of_settings_tells_every_key_of_the_scheduler_and_its_default():
+    told = section("The scheduler's settings")
     assert told.pop("policy") == ", ".join(DEFAULT_POLICY.values())
     defaults = msgspec.to_builtins(Settings())
     assert {key: tomllib.loads(f"x = {default}")["x"] for key, default in told.items()} == {

@@ -235,9 +235,7 @@ def contradictions(resources: Resources) -> list[str]:
     cards = _cards(asked)
     if not cards:
         return told
-    told += [
-        _nothing(asked, name, cards) for name in names if _is_none(asked, name)
-    ]
+    told += [_nothing(asked, name, cards) for name in names if _is_none(asked, name)]
     for what, read in _READERS.items():
         said = {name: amount for name, of in read.items() if name in asked and (amount := of(asked, name, cards))}
         if len(set(said.values())) > 1:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,7 @@ def explain_command(
     from cardwise.scheduler.settings import policies_of, read_settings  # noqa: PLC0415
     from cardwise.scheduler.watching import Watching  # noqa: PLC0415
 
+    log_to_stderr()
     nodes, pods = _of_dump(dump) if dump else asyncio.run(_of_cluster(kubeconfig, context))
     watching = Watching(Ledger(policies_of(read_settings(config))))
     watching.hear_all(nodes, pods)
@@ -63,6 +65,16 @@ def explain_command(
         click.echo(json.dumps({**told, "faults": faults}))
         return
     _show(Console(markup=False, emoji=False, highlight=False, soft_wrap=True), told, faults)
+
+
+def log_to_stderr() -> None:
+    """What could not be read of a node or a pod, in words: stdout may be one JSON object."""
+    import structlog  # noqa: PLC0415 - see above
+
+    structlog.configure(
+        processors=[structlog.processors.add_log_level, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())],
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
 
 
 def _of_dump(path: Path) -> tuple[list[Node], list[Pod]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import math
 import os
 import sys
 import time
@@ -85,7 +86,7 @@ class TimerAlarm:
         if when_s == self._set_s or self._fd < 0:
             return
         self._set_s = when_s
-        ns = 0 if when_s is None else max(1, int(when_s * 1e9))
+        ns = 0 if when_s is None else max(1, math.ceil(when_s * 1e9))
         spec = _Spec(0, 0, ns // 10**9, ns % 10**9)
         _checked(self._libc.timerfd_settime(self._fd, _ABSOLUTE, ctypes.byref(spec), None))
 

@@ -51,9 +51,10 @@ class Device:
         job.begun = lambda: self._begin(work_s, begun)
         job.ended = lambda: _end(future, ended)
         self._jobs.add(future)
-        self._look()
-        self._timeline.add(job, clock.now_s())
-        self._look()
+        now_s = clock.now_s()
+        self._look(now_s)
+        self._timeline.add(job, now_s)
+        self._look(now_s)
         try:
             await future
         finally:
@@ -106,10 +107,10 @@ class Device:
         if told is not None:
             told()
 
-    def _look(self) -> None:
+    def _look(self, now_s: float | None = None) -> None:
         if self._is_gone:
             return
-        progress = self._timeline.advance(clock.now_s())
+        progress = self._timeline.advance(clock.now_s() if now_s is None else now_s)
         for job in progress.begun:
             job.begun()
         for job in progress.ended:

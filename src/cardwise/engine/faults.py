@@ -54,7 +54,7 @@ Factor = Annotated[float, msgspec.Meta(ge=0.0, le=1e6)]
 
 
 class Fault(msgspec.Struct, forbid_unknown_fields=True, rename="kebab", frozen=True):
-    """One thing that goes wrong: at every ``every``-th request after the first ``skip``, ``times`` times (0: always)."""
+    """What goes wrong at every ``every``-th request after the first ``skip``, ``times`` times (0: always)."""
 
     kind: FaultKind
     every: Annotated[int, msgspec.Meta(ge=1)] = 1

@@ -41,7 +41,7 @@ class Cost:
 class Contention:
     """What simultaneous requests do to each other, by the Universal Scalability Law.
 
-    sigma: share of the work that waits for the others (memory bandwidth); kappa: what each pair costs (cache, switches).
+    sigma: share of the work that waits for the others (memory bandwidth); kappa: what each pair costs (caches).
     """
 
     sigma: float
@@ -74,7 +74,7 @@ CONTENTION = Contention(0.1, 0.036)
 
 @dataclass(frozen=True, slots=True)
 class Jitter:
-    """Noise on a batch's time: log-normal of mean 1 and this coefficient of variation; stalls for a share of batches."""
+    """Noise on a batch's time: log-normal of mean 1 with this coefficient of variation; a share of batches stalls."""
 
     cv: float = 0.0
     stall_share: float = 0.0
@@ -82,10 +82,15 @@ class Jitter:
 
     def applied(self, work_s: float, dice: random.Random) -> float:
         """The time with noise. Two numbers are drawn per call whatever they are used for: same seed, same noise."""
+        if self == _QUIET:
+            return work_s
         normal, stall = dice.gauss(0.0, 1.0), dice.random()
         variance = math.log1p(self.cv**2)
         noisy_s = work_s * math.exp(math.sqrt(variance) * normal - variance / 2)
         return noisy_s + (self.stall_s if stall < self.stall_share else 0.0)
+
+
+_QUIET = Jitter()
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,9 +28,9 @@ class OverMemory(StrEnum):
 class Settings:
     """A warm serial card without limits, by default.
 
-    t0_ms, t1_ms: the cost of a batch; by default 4 and 0.35 on a serial card, 20 and 0 on a contended one. sigma, kappa:
-    of a contended card. max_batch: rows of one request; max_running: requests or sequences at a time (not on a serial
-    card's batches, where it is 1); 0 for any number. prefill_ms: per prompt token. load_s: from start to ready.
+    t0_ms, t1_ms: the cost of a batch; by default 4 and 0.35 on a serial card, 20 and 0 on a contended one. sigma,
+    kappa: of a contended card. max_batch: rows of one request; max_running: requests or sequences at a time (not on a
+    serial card's batches, where it is 1); 0 for any number. prefill_ms: per prompt token. load_s: from start to ready.
     first_request_s: what the first request after a start takes longer; with warm_up the engine pays it itself before it
     is ready. kv_tokens: tokens that fit at a time, 0 for no limit; tokens_per_row: what a row of a batch takes of them.
     seed: of jitter. test_doors: take faults and tell what was executed over HTTP.
@@ -84,7 +84,9 @@ class Settings:
 
 
 def _faults_of(settings: Settings) -> list[str]:
-    wrong = [message for each in fields(settings) if (message := _number_fault(each.name, getattr(settings, each.name)))]
+    wrong = [
+        message for each in fields(settings) if (message := _number_fault(each.name, getattr(settings, each.name)))
+    ]
     if not MODEL_NAME.fullmatch(settings.model):
         wrong.append(f"model: {settings.model!r} is no name; use letters, digits, dots, dashes and underscores")
     if settings.test_doors and not is_loopback(settings.host):

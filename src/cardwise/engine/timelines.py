@@ -1,7 +1,7 @@
 """Who is on the emulated card, and when who is done: pure, times are arguments.
 
-Both timelines count in planned times, not in those at which somebody looked: a late look delays an answer, and never the
-device, so that capacity is exactly the cost model's. Refuses times that run backwards.
+Both timelines count in planned times, not in those at which somebody looked: a late look delays an answer, and never
+the device, so that capacity is exactly the cost model's. Refuses times that run backwards.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Timeline(Protocol):
     """A card's time, shared in some way."""
 
     def add(self, job: Job, now_s: float) -> None:
-        """Job arrives. What it changes is told by the next ``advance``."""
+        """Job arrives now, to where ``advance`` has just been called. What it changes is told by the next one."""
 
     def drop(self, job: Job) -> bool:
         """Take out a job that still waits; False, and it runs to its end, if it has begun."""
@@ -117,8 +117,9 @@ class SharedTimeline:
         self._seen_s = -math.inf
 
     def add(self, job: Job, now_s: float) -> None:
-        """Queue the job; it begins at once if there is a place. Call ``advance(now_s)`` before."""
-        self._seen_s = max(self._seen_s, now_s)
+        """Queue the job; it begins at once if there is a place."""
+        if now_s != self._seen_s:
+            raise ValueError("advance to the time of arrival first: those that run must have had their part of it")
         self._waiting.append(job)
 
     def drop(self, job: Job) -> bool:

@@ -181,6 +181,8 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True):
     facts: dict[str, float] = {}
     """What the user said of the service: cards=2, cost-per-hour=3.1, restarts=0."""
     steps: list[Step]
+    set_aside: list[Step] = []
+    """Steps that failed while the generator itself stalled, and were run again: no figure counts them."""
     knee: Knee | None = None
 
 

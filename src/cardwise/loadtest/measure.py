@@ -120,9 +120,9 @@ def restored(stored: Stored) -> Histogram:
     if any(not 0 <= i < BUCKETS for i in stored.buckets) or any(count < 0 for count in stored.counts):
         raise ValueError(f"a histogram's buckets are 0 to {BUCKETS - 1}, its counts not negative")
     made = Histogram()
-    np.add.at(made._counts, np.array(stored.buckets, np.int64), np.array(stored.counts, np.int64))  # noqa: SLF001
+    np.add.at(made._counts, np.array(stored.buckets, np.int64), np.array(stored.counts, np.int64))
     if stored.buckets:
-        made._sum_s, made._least_s, made._most_s = stored.sum_s, stored.least_s, stored.most_s  # noqa: SLF001
+        made._sum_s, made._least_s, made._most_s = stored.sum_s, stored.least_s, stored.most_s
     return made
 
 
@@ -134,16 +134,16 @@ def merged(histograms: Iterable[Histogram]) -> Histogram:
     return whole
 
 
-def quantiles_of(counts: IntArray, q: float) -> FloatArray:
+def quantiles_of(counts: IntArray, q: float, first: int = 0) -> FloatArray:
     """The middle, in seconds, of the bucket in which a share ``q`` of each row is reached: float64 [rows].
 
-    counts: int64 [rows, BUCKETS]; nan for rows without any. Nearest rank: the ceil(q·n)-th smallest value.
+    counts: int64 [rows, buckets from ``first`` on]; nan for rows without any. Nearest rank: the ceil(q·n)-th smallest.
     """
     cumulated = counts.cumsum(axis=1)
     totals = cumulated[:, -1]
     ranks = np.maximum(np.ceil(q * totals - 1e-9), 1)
     at = (cumulated < ranks[:, np.newaxis]).sum(axis=1)
-    middles = LEAST_S * GROWTH ** (np.minimum(at, BUCKETS - 1) + 0.5)
+    middles = LEAST_S * GROWTH ** (first + np.minimum(at, counts.shape[1] - 1) + 0.5)
     return np.where(totals > 0, middles, np.nan)
 
 

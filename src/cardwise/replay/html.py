@@ -40,6 +40,7 @@ from cardwise.replay.verdict import (
 try:
     import jinja2
 
+    from cardwise.drawing import drawing
     from cardwise.replay import plots
 except ImportError as error:  # an optional extra: images that run in a cluster do without
     raise UserError(f"the HTML report needs jinja2 and matplotlib ({error}): pip install 'cardwise[tools]'") from error
@@ -71,7 +72,7 @@ def render_report(results: Sequence[Replayed], history: History, need: Need | No
     )
     environment.policies["json.dumps_function"] = lambda value: msgspec.json.encode(value).decode()
     environment.policies["json.dumps_kwargs"] = {}
-    with plots.drawing():
+    with drawing():
         drawn = {
             "curve": plots.plot_curve(contenders, ground),
             "idle": plots.plot_idle(contenders, ground),

@@ -1,34 +1,24 @@
-"""The plots of a replay as SVG elements that take their colours from the page around them.
-
-matplotlib draws, the page decides: text and rules are drawn in stand-in colours that become ``currentColor`` and CSS
-variables, so that one plot suits light, dark and paper. Refuses to compute results: they come from ``verdict``.
-"""
+"""The plots of a replay as SVG elements. Refuses to compute results: they come from ``verdict``."""
 
 from __future__ import annotations
 
-import io
 import math
-import re
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from html import escape
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
-from matplotlib import colormaps, style
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter, StrMethodFormatter
 
 from cardwise.core.arrays import FloatArray, IntArray
 from cardwise.core.reasons import WORDINGS, Code
+from cardwise.drawing import INK, svg
 from cardwise.replay.outcome import Replayed
 from cardwise.replay.verdict import Contender, Ground, allocated, leftover_of, parts, percent, refused_of, unallocated
 from cardwise.units import MILLI_PER_CARD
 
-INK, FAINT = "#010203", "#040506"
-"""Stand for the page's text and rule colours: matplotlib must be given a colour, the page decides which."""
 POLICY_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#010101", "#f0e442")
 """Best policy first. Source: Okabe and Ito, "Color Universal Design", 2008; but matplotlib writes no pure black."""
 PART_COLOURS = ("#332288", "#cc6677", "#882255", "#ddcc77", "#44aa99", "#88ccee", "#999933")
@@ -39,8 +29,6 @@ FREE_COLOURS = "viridis"
 DOTS = (0, (1, 2))
 DASHES = ("solid", (0, (6, 2)), (0, (2, 1.5)), (0, (7, 2, 2, 2)))
 _FROM_PAGE = {
-    INK: "currentColor",
-    FAINT: "var(--rule)",
     **{colour: f"var(--policy-{i})" for i, colour in enumerate(POLICY_COLOURS)},
     **{colour: f"var(--part-{i})" for i, colour in enumerate(PART_COLOURS)},
 }
@@ -52,34 +40,6 @@ LABEL_GAP = 0.055
 TIME_UNITS = ((86400.0, "days"), (3600.0, "hours"), (60.0, "minutes"))
 FREE_BINS = 11
 """Tenths of a card, and one bin for cards that are free as a whole."""
-_STYLE = {
-    "axes.edgecolor": FAINT,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.labelcolor": INK,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "font.size": 9.5,
-    "grid.color": FAINT,
-    "grid.linewidth": 0.6,
-    "legend.frameon": False,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "cardwise",
-    "text.color": INK,
-    "text.parse_math": False,
-    "xtick.color": FAINT,
-    "xtick.labelcolor": INK,
-    "ytick.color": FAINT,
-    "ytick.labelcolor": INK,
-}
-
-
-@contextmanager
-def drawing() -> Iterator[None]:
-    """Draw in the page's style, whatever the user's own matplotlib settings are."""
-    with style.context(["default", _STYLE]), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing")  # the browser has more fonts than we do
-        yield
 
 
 def look_of(contender: Contender) -> int:
@@ -111,7 +71,7 @@ def plot_curve(contenders: Sequence[Contender], ground: Ground) -> str:
     if not over_time:
         axes.xaxis.set_major_formatter(PercentFormatter(1.0, 0, symbol=" %"))
     told = ", ".join(f"{each.name} {percent(each.mean(allocated))}" for each in contenders)
-    return svg(figure, "curve", f"Line chart of the allocated share. The figure of the table: {told}.")
+    return svg(figure, _FROM_PAGE, "curve", f"Line chart of the allocated share. The figure of the table: {told}.")
 
 
 def _curves(contenders: Sequence[Contender], *, steps: bool) -> tuple[FloatArray, list[FloatArray]]:
@@ -219,7 +179,7 @@ def plot_idle(contenders: Sequence[Contender], ground: Ground) -> str:
     axes.set_xlabel(f"cards {ground.idle_word}, of {ground.cards_total:,}")
     _cards_axis(axes, max(max(each.values(unallocated)) for each in contenders))
     told = ", ".join(f"{each.name} {mean:,.0f}" for each, mean in zip(contenders, means, strict=True))
-    return svg(figure, "idle", f"Bar chart of cards {ground.idle_word}: {told}.")
+    return svg(figure, _FROM_PAGE, "idle", f"Bar chart of cards {ground.idle_word}: {told}.")
 
 
 def plot_leftover(contenders: Sequence[Contender]) -> str:
@@ -246,7 +206,7 @@ def plot_leftover(contenders: Sequence[Contender]) -> str:
         f"{each.name}: " + ", ".join(f"{part.label} {leftover_of(each, part):,.0f}" for part in amounts)
         for each in contenders
     )
-    return svg(figure, "leftover", f"Stacked bar chart of cards that no pod uses. {told}.")
+    return svg(figure, _FROM_PAGE, "leftover", f"Stacked bar chart of cards that no pod uses. {told}.")
 
 
 def _inner_labels(axes: Axes, cards: FloatArray, left: FloatArray, colour: str, most: float) -> None:
@@ -268,7 +228,7 @@ def plot_free(contender: Contender) -> str:
     counts = _draw_histogram(below, free)
     full = f"{np.count_nonzero(free == 0):,} of {len(free):,} cards are full, {counts[-1]:,} are free as a whole"
     told = f"Map and histogram of the free share of each card under {contender.name}: {full}."
-    return svg(figure, f"free-{contender.rank}", told)
+    return svg(figure, _FROM_PAGE, f"free-{contender.rank}", told)
 
 
 def _draw_map(axes: Axes, free: IntArray) -> None:
@@ -332,7 +292,7 @@ def plot_refused(contenders: Sequence[Contender], reasons: Sequence[Code]) -> st
         f"{WORDINGS[code].short}: " + ", ".join(f"{each.name} {refused_of(each, code):,.0f}" for each in contenders)
         for code in reasons
     )
-    return svg(figure, "refused", f"Bar chart of refused demand in cards by reason. {told}.")
+    return svg(figure, _FROM_PAGE, "refused", f"Bar chart of refused demand in cards by reason. {told}.")
 
 
 def _bars(contenders: Sequence[Contender], width_in: float, *, least_in: float = 0.0) -> tuple[Figure, Axes]:
@@ -356,15 +316,3 @@ def _cards_axis(axes: Axes, most: float) -> None:
     """From zero to a little beyond the longest bar, so that its label has room."""
     axes.set_xlim(0, 1.12 * most if most > 0 else 1.0)
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-
-
-def svg(figure: Figure, name: str, told: str) -> str:
-    """The figure as an element of the page: colours follow the page, ids are its own, ``told`` is read for it."""
-    out = io.StringIO()
-    figure.savefig(out, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
-    text = out.getvalue()
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", text, flags=re.DOTALL)
-    text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", text)
-    text = re.sub(r"((?:fill|stroke): )(#[0-9a-f]{6})", lambda it: it[1] + _FROM_PAGE.get(it[2], it[2]), text)
-    return text.replace("<svg ", f'<svg role="img" aria-label="{escape(told)}" ', 1)
