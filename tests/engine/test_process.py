@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -14,6 +15,8 @@ from contextlib import contextmanager
 import httpx2
 import pytest
 
+from cardwise.cli.engine import engine_command
+from cardwise.engine.settings import Settings
 from tests.engine.asked import INFER, batch, completion
 
 COMMAND = [sys.executable, "-c", "from cardwise.cli.main import main; main()", "engine"]
@@ -118,3 +121,11 @@ def test_clients_that_come_and_go_leave_nothing_open():
         time.sleep(0.3)
         assert files() <= before
         wait_for(url, 'num_requests_running{model_name="emulated"} 0')
+
+
+def test_the_options_have_the_defaults_of_the_settings():
+    told = engine_command.make_context("engine", []).params
+    settings = dataclasses.asdict(Settings())
+    assert {name: told[name] for name in told.keys() & settings.keys() - {"port"}} == {
+        name: settings[name] for name in settings.keys() - {"port", "test_doors"}
+    }

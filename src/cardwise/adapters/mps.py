@@ -34,6 +34,7 @@ from typing import Protocol
 
 import structlog
 
+from cardwise.adapters.outliving import let_outlive
 from cardwise.errors import CardError, UserError
 
 log = structlog.get_logger()
@@ -202,6 +203,7 @@ class ControlDaemon:
 
     multiuser: one server for all users (needs root); else a server of this user, and other users' clients wait.
     shm_dir: a tmpfs that is /dev/shm to the daemon and becomes its clients' too: they share memory through it.
+    cgroups: where the kernel shows cgroups: the daemon is moved out of ours, to outlive this container; None: it stays.
     """
 
     command: str
@@ -210,6 +212,7 @@ class ControlDaemon:
     card_uuids: tuple[str, ...]
     multiuser: bool = True
     shm_dir: Path | None = None
+    cgroups: Path | None = None
     deadline_s: float = 10.0
 
     def __post_init__(self) -> None:
@@ -256,7 +259,12 @@ class ControlDaemon:
         for folder in (self.pipe_dir, self.log_dir):
             folder.mkdir(parents=True, exist_ok=True)
             folder.chmod(0o755)  # clients of any user pass through it
+        if self.shm_dir is not None:
+            self.shm_dir.mkdir(parents=True, exist_ok=True)
+            self.shm_dir.chmod(0o1777)  # clients of any user
         await self.call("-d", *flags)
+        if self.cgroups is not None and (pid := self.pid()) is not None:
+            let_outlive(pid, root=self.cgroups)
 
     def pid(self) -> int | None:
         """Return the daemon's process, if it is there: a pid file outlives a daemon that was killed."""

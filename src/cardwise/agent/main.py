@@ -40,6 +40,7 @@ from cardwise.agent.preparing import Preparing
 from cardwise.agent.publishing import Publishing
 from cardwise.agent.refreshing import Refreshing
 from cardwise.agent.registering import Registering
+from cardwise.agent.rivals import tell_of_rivals
 from cardwise.agent.server import serving as serving_http
 from cardwise.agent.settings import Settings
 from cardwise.agent.sweeping import Sweeping
@@ -107,6 +108,7 @@ class Agent:
         """The rest, in its order. It may take long while the API server is down: metrics are told meanwhile."""
         start(self.using.run, "using")
         start(self.look_around, "checks")
+        start(self._look_for_rivals, "rivals")
         await self._synced()
         await self.sweeping.restore()
         await self.isolating.start()
@@ -115,6 +117,10 @@ class Agent:
         start(self.publishing.run, "publishing")
         start(self.isolating.run, "isolating")
         start(self.refreshing.run, "refreshing")
+
+    async def _look_for_rivals(self) -> None:
+        folder, teller = Path(self.settings.kubelet_folder), self.sweeping.preparing.teller
+        await tell_of_rivals(self.pods.port, teller, folder, self.settings.resource)
 
     async def look_around(self) -> None:
         """Say what an operator should know of this node, once."""
@@ -211,7 +217,10 @@ def _offer(settings: Settings, facts: NodeFacts, support: MpsSupport | None) -> 
 
 def _control(settings: Settings, support: MpsSupport, cards: tuple[str, ...]) -> MpsControl:
     run = Path(settings.run_folder)
-    daemon = ControlDaemon(settings.mps_control, run / "mps", run / "mps-log", cards, shm_dir=run / "mps-shm")
+    cgroups = Path(settings.cgroup_folder)
+    daemon = ControlDaemon(
+        settings.mps_control, run / "mps", run / "mps-log", cards, shm_dir=run / "mps-shm", cgroups=cgroups
+    )
     return MpsV3(daemon) if support.version3 else MpsV2(daemon)
 
 

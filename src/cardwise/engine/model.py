@@ -106,6 +106,6 @@ class TokenCost:
     def step_s(self, sequences: int, prompt_tokens: int) -> float:
         """Time of one step: on a serial card ``t0 + t1 n``; on a contended one ``(t0 + t1) * inflation(n)``."""
         prefill_s = self.prefill_s * prompt_tokens
-        if self.kind is DeviceKind.SERIAL:
+        if self.kind == DeviceKind.SERIAL:
             return self.cost.batch_time_s(sequences) + prefill_s
         return self.cost.batch_time_s(1) * self.contention.inflation(sequences) + prefill_s

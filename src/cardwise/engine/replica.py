@@ -184,7 +184,7 @@ class Replica:
         self.phase = Phase.READY
 
     def _timeline(self) -> SerialTimeline | SharedTimeline:
-        if self.settings.device is DeviceKind.SERIAL:
+        if self.settings.device == DeviceKind.SERIAL:
             return SerialTimeline()
         return SharedTimeline(self._contention(), self.settings.max_running)
 
@@ -251,7 +251,7 @@ class Replica:
     async def _admitted(self, tokens: int) -> AsyncIterator[tuple[_Place, Device]]:
         """A place in the tally, and memory; running out of it is what the settings say."""
         place, device = _Place(self.tally), self.device
-        may_wait = self.settings.over_memory is OverMemory.QUEUE
+        may_wait = self.settings.over_memory == OverMemory.QUEUE
         try:
             async with device.memory(tokens, may_wait=may_wait):
                 yield place, device
@@ -268,7 +268,7 @@ class Replica:
         """The first to run out takes the process with it; the others find its card gone."""
         if device is not self.device or self.phase is Phase.DEAD:
             return
-        if self.settings.over_memory is OverMemory.EXIT:
+        if self.settings.over_memory == OverMemory.EXIT:
             self.die()
             return
         device.crash()

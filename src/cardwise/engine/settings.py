@@ -68,7 +68,7 @@ class Settings:
     @property
     def cost(self) -> Cost:
         """Of the device that was chosen."""
-        usual = SERIAL_COST if self.device is DeviceKind.SERIAL else CONTENDED_COST
+        usual = SERIAL_COST if self.device == DeviceKind.SERIAL else CONTENDED_COST
         t0_s = usual.t0_s if self.t0_ms is None else self.t0_ms / 1e3
         return Cost(t0_s, usual.t1_s if self.t1_ms is None else self.t1_ms / 1e3)
 

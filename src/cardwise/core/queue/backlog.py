@@ -150,7 +150,7 @@ def _positive(**values: float) -> None:
 class _Drain:
     """Places freed per second while something was waiting: what the replicas can do, not what was asked of them."""
 
-    __slots__ = ("_busy_s", "_size", "_since_s")
+    __slots__ = ("_busy_s", "_since_s", "_size")
     MEMORY_S = 2.0
     """Busy time after which a measurement counts 1/e: some 100 batches of a middling model."""
 
@@ -460,9 +460,8 @@ class Backlog(Generic[ItemT]):
         For while no replica takes anything; ``take`` and ``offer`` see to it themselves.
         """
         dropped = []
-        while (deadline_s := self.next_deadline_s) < now_s + service_s:
+        while self.next_deadline_s < now_s + service_s:
             entry = heapq.heappop(self._deadlines)[2]
-            assert entry.deadline_s == deadline_s  # noqa: S101
             dropped.append(self._drop(entry, Reason.EXPIRED, now_s))
         return dropped
 

@@ -33,7 +33,7 @@ class Limits(Protocol):
         ...
 
     def release(self, now_s: float, latency_s: float, *, ok: bool = True) -> None:
-        """Give the place back. latency_s: since it was taken; ok: False if the try failed, or if nobody waited for it."""
+        """Give the place back. latency_s: since it was taken; ok: False if the try failed."""
         ...
 
 
@@ -69,7 +69,8 @@ class ClimbPolicy:
     at_limit_share: part of a window's answers that must have found the limit reached, else it teaches nothing.
     step_share, stride_share: the neighbour's distance, and after two wins in a row; at least 1. The score of a limit L
     that answers X per second is X^rate_power / L^limit_power. guard_share: of the target that requests may stay in the
-    replica on average; above it the limit falls to ``cut_share`` of itself.
+    replica on average; above it the limit falls to ``cut_share`` of itself. Trying costs, too: after losses on both
+    sides the limit rests for up to ``most_rest`` windows between tries, unless its score changes by ``news_share``.
 
     Source: simulations on three curves, of which only the first was seen in design.
     """
@@ -91,6 +92,8 @@ class ClimbPolicy:
     def __post_init__(self) -> None:
         if not 1 <= self.least <= self.most:
             raise ValueError(f"least {self.least} must be at least 1, and most {self.most} no less")
+        if not (self.window_s > 0 and self.window_n >= 1):
+            raise ValueError(f"window_s {self.window_s} must be above 0, and window_n {self.window_n} at least 1")
 
 
 _DEFAULT = ClimbPolicy()
@@ -103,9 +106,25 @@ class Limiter:
     """
 
     __slots__ = (
-        "_answers", "_at_limit", "_base", "_base_score", "_direction", "_done", "_in_flight_sum", "_losses", "_policy", "_rest", "_settling",
-        "_since_s", "_stay_s", "_target_s", "_wins", "in_flight", "limit",
-    )  # fmt: skip
+        "_answers",
+        "_at_limit",
+        "_base",
+        "_base_score",
+        "_direction",
+        "_done",
+        "_guard_s",
+        "_in_flight_sum",
+        "_losses",
+        "_policy",
+        "_rest",
+        "_settling",
+        "_since_s",
+        "_stay_s",
+        "_target_s",
+        "_wins",
+        "in_flight",
+        "limit",
+    )
 
     def __init__(self, target_s: float | None = None, *, start: int = 50, policy: ClimbPolicy = _DEFAULT) -> None:
         if target_s is not None and not 0 < target_s < math.inf:
@@ -117,9 +136,12 @@ class Limiter:
         """Of the base, measured just before its neighbour is tried; None while the base itself is measured."""
         self._direction = -1
         self._wins = self._losses = self._rest = 0
+        self._guard_s = 0.0
         self.in_flight = 0
-        self._settling = 0
-        self._begin(None)
+        self._settling = 1
+        self._since_s = 0.0
+        self._done = self._answers = self._at_limit = self._in_flight_sum = 0
+        self._stay_s = 0.0
 
     def acquire(self) -> bool:
         """Take a place; False if there is none."""
@@ -131,16 +153,13 @@ class Limiter:
     def release(self, now_s: float, latency_s: float, *, ok: bool = True) -> None:
         """Give the place back, and at a window's end move the limit.
 
-        latency_s: since the place was taken. ok: False for a failure, which is no answer, and counts as a long stay
-        only if it was one: replicas that fail at once must not look fast.
+        latency_s: since the place was taken. ok: False for a failure, which is no answer: a replica that fails at once
+        must not look fast. Raises ValueError if no place was taken.
         """
         in_flight = self.in_flight
         if in_flight < 1:
             raise ValueError("a place is given back that was not taken")
         self.in_flight = in_flight - 1
-        if self._since_s is None:
-            self._since_s = now_s
-            return
         if self._settling > 0:
             self._settling -= 1
             self._since_s = now_s
@@ -153,7 +172,7 @@ class Limiter:
         if self._done >= self._policy.window_n and now_s - self._since_s >= self._policy.window_s:
             self._end(now_s, now_s - self._since_s)
 
-    def _begin(self, now_s: float | None) -> None:
+    def _begin(self, now_s: float) -> None:
         self._since_s = now_s
         self._done = self._answers = self._at_limit = self._in_flight_sum = 0
         self._stay_s = 0.0
@@ -164,7 +183,7 @@ class Limiter:
         in_flight = self._in_flight_sum / done
         # What was measured lags behind a cut, what follows from the counts (Little's law) does not.
         stay_s = min(self._stay_s / done, in_flight * lasted_s / done)
-        if self._target_s is not None and stay_s > policy.guard_share * self._target_s and self.limit > policy.least:
+        if self._too_long(stay_s):
             self._cut(in_flight)
         elif self._at_limit < policy.at_limit_share * done:
             self._move(self._base)
@@ -173,6 +192,21 @@ class Limiter:
             rate = self._answers / lasted_s
             self._climb(rate**policy.rate_power / self.limit**policy.limit_power)
         self._begin(now_s)
+
+    def _too_long(self, stay_s: float) -> bool:
+        """Whether a smaller limit is called for.
+
+        Where even the least is not enough, the model is slow alone, and it may climb while that does not make it much
+        slower still.
+        """
+        if self._target_s is None:
+            return False
+        plain_s = self._policy.guard_share * self._target_s
+        if stay_s <= plain_s:
+            self._guard_s = plain_s
+        elif self.limit <= self._policy.least:
+            self._guard_s = 1.25 * stay_s
+        return stay_s > self._guard_s
 
     def _cut(self, in_flight: float) -> None:
         """Requests stay too long: fall, and search further down."""
@@ -186,8 +220,10 @@ class Limiter:
         """Compare base and neighbour: go on after a win, turn after a loss, rest after losses on both sides."""
         base_score = self._base_score
         if self.limit == self._base:
-            if base_score is None or abs(score - base_score) > self._policy.news_share * base_score:
-                self._base_score, self._rest = score, 0 if base_score is not None else self._rest
+            if base_score is None:
+                self._base_score = score
+            elif abs(score - base_score) > self._policy.news_share * base_score:
+                self._base_score, self._rest = score, 0
             else:
                 self._base_score = (base_score + score) / 2
             if self._rest > 0:

@@ -102,7 +102,9 @@ class RetryBudget:
 
     def __init__(self, *, share: float = 0.2, least_per_s: float = 10.0, window_s: float = 10.0) -> None:
         if not (share >= 0 and least_per_s >= 0 and 0 < window_s < math.inf):
-            raise ValueError(f"share {share} and least_per_s {least_per_s} must be at least 0, window_s {window_s} above")
+            raise ValueError(
+                f"share {share} and least_per_s {least_per_s} must be at least 0, window_s {window_s} above"
+            )
         self.share = share
         self.least = least_per_s * window_s
         self._slot_s = window_s / self._SLOTS
@@ -131,7 +133,7 @@ class RetryBudget:
         return max(self.share * self._requests + self.least - self._retries, 0.0)
 
     def _slot(self, now_s: float) -> list[int]:
-        """The present tenth of the window, after the old ones are forgotten. A clock that steps back stays where it was."""
+        """The present tenth of the window, after the old ones are forgotten; never back."""
         number, slots = int(now_s // self._slot_s), self._slots
         if not slots or number > slots[-1][0]:
             while slots and slots[0][0] <= number - self._SLOTS:

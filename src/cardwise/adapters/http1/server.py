@@ -1,0 +1,616 @@
+"""The server's side of HTTP/1.1: hands out the head of a request before its body, so that it can be refused early.
+
+Requests of one connection are answered in order; one after the first is read, but not handed out, before the first is
+answered. A body is read whole, up to a limit; an answer is whole or a stream, and who writes it sees when the client
+reads slower. A client that hangs up, also half (as nginx sees it), is told of at once.
+
+Every limit is on by default: sizes, counts, time for a head, for a body and for reading an answer. What could be read
+in two ways (both lengths, folded lines, bare line feeds) is refused by the strict parser. Refuses TLS, trailers and
+protocols to upgrade to: such an offer is read over, as RFC 9110 allows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+import httptools
+import structlog
+
+from cardwise.adapters.http1.wire import JSON, LAST_CHUNK, REASONS, Headers, chunk, has_body, response_head, value_of
+from cardwise.errors import UserError
+from cardwise.files import plain
+
+log = structlog.get_logger()
+
+_DISCARD_MOST = 64 * 2**10
+"""What is left of a refused body is read and thrown away up to this size; else the connection closes."""
+_LINGER_S = 2.0
+"""How long a closing connection still reads, so that the client sees the answer and not a reset (RFC 9112, 9.6)."""
+_SWEEP_S = 0.5
+_BACKLOG = 4096
+"""Connections the kernel keeps while the loop is busy; with the usual 128 clients wait for retransmissions."""
+_PIPELINED = 2
+"""Requests of a connection that may be waiting before it is read no further."""
+_READ_MOST = 64 * 2**10
+"""Bytes given to the parser at a time: bounds how many tiny requests it may find before it is stopped."""
+_NEVER_S = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one client may take. Sizes in bytes, times in seconds.
+
+    idle_s: between requests. head_s: from the first byte of a head to its last. body_s: for the body. write_s: how long
+    a client may read nothing of an answer.
+    """
+
+    connections: int = 16384
+    head: int = 32 * 2**10
+    headers: int = 100
+    body: int = 16 * 2**20
+    idle_s: float = 75.0
+    head_s: float = 10.0
+    body_s: float = 60.0
+    write_s: float = 30.0
+
+
+class Handler(Protocol):
+    """What is done with requests. Neither may block; the answer may be given at once or later."""
+
+    def on_head(self, exchange: Exchange) -> None:
+        """A head has been read. To refuse the request, answer it here."""
+        ...
+
+    def on_request(self, exchange: Exchange) -> None:
+        """The body is there too. Not called for a request that has been answered."""
+        ...
+
+
+class Exchange:
+    """One request, and the way to answer it. Answering a client that has gone does nothing.
+
+    headers: names in lower case. on_gone: called once if the client leaves before its answer is complete; on_writable:
+    when it reads again, after :meth:`write` said False.
+    """
+
+    __slots__ = (
+        "_body_parts",
+        "_connection",
+        "_is_chunked",
+        "_is_counted",
+        "_method_has_body",
+        "body",
+        "content_length",
+        "expects",
+        "fault",
+        "headers",
+        "is_begun",
+        "is_complete",
+        "is_ended",
+        "is_given",
+        "is_gone",
+        "is_shown",
+        "keep_alive",
+        "method",
+        "on_gone",
+        "on_writable",
+        "received",
+        "since_s",
+        "target",
+        "version_1_0",
+    )
+
+    def __init__(self, connection: _Connection, method: str, target: str, headers: Headers) -> None:
+        """A request of which the head has been read."""
+        self.method = method
+        self.target = target
+        self.headers = headers
+        self.body = b""
+        self.content_length: int | None = None
+        self.received = 0
+        self.expects = self.version_1_0 = False
+        self.fault = 0
+        self.keep_alive = True
+        self.is_shown = self.is_given = self.is_complete = False
+        self.is_begun = self.is_ended = self.is_gone = False
+        self.on_gone: Callable[[], None] | None = None
+        self.on_writable: Callable[[], None] | None = None
+        self.since_s = time.monotonic()
+        self._body_parts: list[bytes] = []
+        self._connection = connection
+        self._is_chunked = False
+        self._method_has_body = True
+
+    @property
+    def path(self) -> str:
+        """The target without its query."""
+        return self.target.partition("?")[0]
+
+    @property
+    def peer(self) -> str:
+        """The client's address."""
+        return self._connection.peer
+
+    def header(self, name: bytes) -> bytes | None:
+        """The first value of a header."""
+        return value_of(self.headers, name)
+
+    def answer(self, status: int, body: bytes, headers: Headers | None = None, kind: bytes = JSON) -> None:
+        """A complete answer. kind: its content type, unless the headers tell one."""
+        if self.is_gone or self.is_begun:
+            return
+        told = list(headers or ())
+        if body and value_of(told, b"content-type") is None:
+            told.insert(0, (b"content-type", kind))
+        if status not in {204, 304}:
+            told.append((b"content-length", b"%d" % len(body)))
+        head = self._begin(status, told)
+        self._connection.write(head + body if has_body(self.method, status) else head)
+        self.end()
+
+    def begin(self, status: int, headers: Headers) -> None:
+        """Begin an answer whose body follows in parts. Without a ``content-length`` it is chunked."""
+        if self.is_gone or self.is_begun:
+            return
+        told = list(headers)
+        self._method_has_body = has_body(self.method, status)
+        if self._method_has_body and value_of(headers, b"content-length") is None:
+            self._is_chunked = not self.version_1_0
+            if self._is_chunked:
+                told.append((b"transfer-encoding", b"chunked"))
+            else:
+                self.keep_alive = False
+        self._connection.write(self._begin(status, told))
+
+    def write(self, part: bytes) -> bool:
+        """A part of the body; False if the client reads slower than this, then wait for ``on_writable``."""
+        if self.is_gone or not part or not self._method_has_body:
+            return True
+        return self._connection.write(chunk(part) if self._is_chunked else part)
+
+    def end(self) -> None:
+        """The answer is complete."""
+        if self.is_gone or self.is_ended:
+            return
+        if self._is_chunked:
+            self._connection.write(LAST_CHUNK)
+        self.is_ended = True
+        self.on_gone = self.on_writable = None
+        self._connection.advance()
+
+    def abort(self) -> None:
+        """Close the connection: the only way to say that an answer which has begun will not be completed."""
+        self.on_gone = self.on_writable = None
+        self._connection.abort()
+
+    def _begin(self, status: int, headers: Headers) -> bytes:
+        self.is_begun = True
+        if not self.is_complete and not self._is_rest_small():
+            self.keep_alive = False
+        if self._connection.server.is_draining:
+            self.keep_alive = False
+        if not self.keep_alive:
+            headers.append((b"connection", b"close"))
+        elif self.version_1_0:
+            headers.append((b"connection", b"keep-alive"))
+        return response_head(status, headers)
+
+    def _is_rest_small(self) -> bool:
+        """Whether the rest of the body is sure to come, and not worth a new connection."""
+        length = self.content_length
+        return not self.expects and length is not None and length - self.received <= _DISCARD_MOST
+
+    def take(self, part: bytes) -> None:
+        """A part of the request's body has come."""
+        self.received += len(part)
+        if not self.is_begun:
+            self._body_parts.append(part)
+
+    def finish(self) -> None:
+        """The request's body is complete."""
+        parts, self._body_parts = self._body_parts, []
+        self.body = parts[0] if len(parts) == 1 else b"".join(parts)
+        self.is_complete = True
+
+    def leave(self) -> None:
+        """The client is gone."""
+        told, self.on_gone, self.on_writable = self.on_gone, None, None
+        self.is_gone = True
+        if told is not None:
+            told()
+
+
+class Server:
+    """Listens, and hands requests to one handler."""
+
+    def __init__(self, handler: Handler, limits: Limits | None = None) -> None:
+        """Nothing listens yet."""
+        self.handler = handler
+        self.limits = limits or Limits()
+        self.connections: set[_Connection] = set()
+        self.is_draining = False
+        self._server: asyncio.Server | None = None
+        self._sweeping: asyncio.TimerHandle | None = None
+
+    async def listen(self, host: str, port: int) -> int:
+        """The port that was taken, of use where 0 was asked for. Raises UserError if it is not to be had."""
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(lambda: _Connection(self), host, port, backlog=_BACKLOG)
+        except (OSError, ValueError) as exc:
+            why = exc.strerror if isinstance(exc, OSError) else exc
+            raise UserError(f"cannot listen on {plain(host)}:{port}: {why}; choose another host or port") from exc
+        self._sweeping = loop.call_later(_SWEEP_S, self._sweep)
+        return cast("int", self._server.sockets[0].getsockname()[1])
+
+    def stop_accepting(self) -> None:
+        """Close the port; connections that wait for a request close, the others after their answer."""
+        self.is_draining = True
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for each in tuple(self.connections):
+            each.close_if_idle()
+
+    async def drained(self, most_s: float) -> bool:
+        """Wait until all that is being answered is answered, at most so long; whether it is."""
+        until_s = time.monotonic() + most_s
+        while self.connections and time.monotonic() < until_s:
+            await asyncio.sleep(0.01)
+        return not self.connections
+
+    def close(self) -> None:
+        """End at once."""
+        self.stop_accepting()
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        for each in tuple(self.connections):
+            each.abort()
+
+    def _sweep(self) -> None:
+        """Look for clients that are out of time: one pass for all is cheaper than a timer for each."""
+        now_s = time.monotonic()
+        for each in [each for each in self.connections if each.until_s < now_s]:
+            each.expire()
+        self._sweeping = asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)
+
+
+class _Connection(asyncio.Protocol):
+    """The protocol of one client; httptools calls its ``on_`` methods."""
+
+    __slots__ = (
+        "_asked",
+        "_body_left",
+        "_head_size",
+        "_headers",
+        "_in_head",
+        "_is_advancing",
+        "_is_blocked",
+        "_is_closing",
+        "_is_paused",
+        "_newest",
+        "_parser",
+        "_raw_size",
+        "_refused",
+        "_target",
+        "peer",
+        "server",
+        "transport",
+        "until_s",
+    )
+    transport: asyncio.Transport
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.peer = ""
+        self.until_s = _NEVER_S
+        self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
+        self._asked: deque[Exchange] = deque()
+        self._newest: Exchange | None = None
+        """The one whose body is being read."""
+        self._headers: Headers = []
+        self._target = b""
+        self._head_size = self._raw_size = 0
+        self._body_left = 0
+        """Of a request that offered an upgrade: the parser leaves its body to us."""
+        self._in_head = self._is_advancing = self._is_blocked = self._is_closing = self._is_paused = False
+        self._refused = 0
+        """Status for what cannot be read; nothing is read after it."""
+
+    # ---------------------------------------------------------------- of asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+        server = self.server
+        if server.is_draining or len(server.connections) >= server.limits.connections:
+            self.transport.write(response_head(503, [(b"retry-after", b"1"), (b"connection", b"close")]))
+            self._is_closing = True
+            self.transport.close()
+            return
+        server.connections.add(self)
+        peer = transport.get_extra_info("peername")
+        self.peer = peer[0] if isinstance(peer, tuple) else ""
+        self.until_s = time.monotonic() + server.limits.idle_s
+
+    def connection_lost(self, _exc: Exception | None) -> None:
+        self._is_closing = True
+        self.server.connections.discard(self)
+        self._parser = None  # it refers to us: without this the garbage collector must find both
+        asked = tuple(self._asked)
+        self._asked.clear()
+        for exchange in asked:
+            exchange.leave()
+
+    def pause_writing(self) -> None:
+        self._is_blocked = True
+        self.until_s = time.monotonic() + self.server.limits.write_s
+
+    def resume_writing(self) -> None:
+        self._is_blocked = False
+        self._set_deadline()
+        told = self._asked[0].on_writable if self._asked else None
+        if told is not None:
+            told()
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_closing or self._refused:
+            return
+        for start in range(0, len(data), _READ_MOST):
+            part = data if len(data) <= _READ_MOST else data[start : start + _READ_MOST]
+            if not self._read(part):
+                break
+        self.advance()
+
+    # ---------------------------------------------------------------- of httptools
+
+    def on_message_begin(self) -> None:
+        self._target, self._headers = b"", []
+        self._head_size = self._raw_size = 0
+        self._in_head = True
+
+    def on_url(self, part: bytes) -> None:
+        self._target += part
+        self._count_head(len(part))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_head:
+            self._headers.append((name.lower(), value))
+            if len(self._headers) > self.server.limits.headers:
+                self._refuse(431)
+        self._count_head(len(name) + len(value) + 4)
+
+    def on_headers_complete(self) -> None:
+        parser = self._parser
+        assert parser is not None  # noqa: S101 - it is who calls
+        exchange = Exchange(self, parser.get_method().decode(), self._target.decode("latin-1"), self._headers)
+        exchange.version_1_0 = parser.get_http_version() == "1.0"
+        exchange.keep_alive = parser.should_keep_alive()
+        self._in_head = False
+        self._newest = exchange
+        self._asked.append(exchange)
+        self._check_head(exchange, upgrade=parser.should_upgrade())
+
+    def on_body(self, part: bytes) -> None:
+        exchange = self._newest
+        assert exchange is not None  # noqa: S101
+        exchange.take(part)
+        if exchange.received > self.server.limits.body:
+            self._refuse(413)
+
+    def on_message_complete(self) -> None:
+        exchange = self._newest
+        if exchange is not None and not self._body_left:
+            exchange.finish()
+            self._newest = None
+
+    # ---------------------------------------------------------------- reading
+
+    def _read(self, data: bytes) -> bool:
+        """Give bytes to the parser; False if nothing after them is read."""
+        if self._body_left:
+            data = self._take_body(data)
+            if not data:
+                return True
+        if self._parser is None:
+            return False
+        self._raw_size += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            return self._read(rest) if (rest := data[upgrade.args[0] :]) else True
+        except httptools.HttpParserError:
+            self._fail(self._refused or 400)
+            return False
+        return self._demand_overhead()
+
+    def _take_body(self, data: bytes) -> bytes:
+        """What is left after the body that the parser does not read for us."""
+        part, rest = data[: self._body_left], data[self._body_left :]
+        self._body_left -= len(part)
+        self.on_body(part)
+        self.on_message_complete()
+        return rest
+
+    def _demand_overhead(self) -> bool:
+        """Refuse heads, trailers and chunks of which the parser keeps more than it shows."""
+        body = 0 if self._newest is None else self._newest.received
+        if self._raw_size - 8 * body <= self.server.limits.head + _READ_MOST and not (
+            self._in_head and self._raw_size > self.server.limits.head + _READ_MOST
+        ):
+            return True
+        if self._newest is None and not self._in_head:
+            self._raw_size = 0  # the message they belonged to is complete
+            return True
+        self._fail(431)
+        return False
+
+    def _count_head(self, size: int) -> None:
+        self._head_size += size
+        if self._head_size > self.server.limits.head:
+            self._refuse(431)
+
+    def _refuse(self, status: int) -> None:
+        self._refused = status
+        raise ValueError("refused")  # ends the parser's call, which raises to _read
+
+    def _check_head(self, exchange: Exchange, *, upgrade: bool) -> None:
+        """What the parser leaves open: how long the body is, and what is not supported."""
+        hosts = [value for name, value in exchange.headers if name == b"host"]
+        if len(hosts) > 1 or not (hosts or exchange.version_1_0):
+            self._refuse(400)
+        coding = exchange.header(b"transfer-encoding")
+        if coding is not None and (coding.lower() != b"chunked" or exchange.version_1_0):
+            self._refuse(501)
+        length = int(exchange.header(b"content-length") or 0)
+        if length > self.server.limits.body:
+            self._refuse(413)
+        exchange.content_length = length if coding is None else None
+        exchange.expects = (exchange.header(b"expect") or b"").lower() == b"100-continue"
+        if upgrade:
+            if coding is not None or exchange.method == "CONNECT":
+                self._refuse(501)
+            self._body_left = length
+
+    def _fail(self, status: int) -> None:
+        """Answer what cannot be read, after what was asked before it."""
+        if self._asked and not self._asked[-1].keep_alive and self._asked[-1].is_complete:
+            self._refused = 400  # bytes after the last request of a connection: nobody waits for an answer
+            return
+        exchange = self._newest
+        if exchange is None:
+            exchange = Exchange(self, "GET", "", [])
+            self._asked.append(exchange)
+        self._refused = exchange.fault = status
+        exchange.keep_alive = False
+        self._newest = None
+
+    # ---------------------------------------------------------------- answering, in order
+
+    def advance(self) -> None:
+        """Hand out what is next, for as long as answers come at once."""
+        if self._is_advancing:
+            return
+        self._is_advancing = True
+        try:
+            while self._asked and self._advance(self._asked[0]):
+                pass
+        finally:
+            self._is_advancing = False
+        self._pause(paused=len(self._asked) >= _PIPELINED)
+        self._set_deadline()
+
+    def _advance(self, exchange: Exchange) -> bool:
+        """Whether this one is done with, and the next may begin."""
+        if not exchange.is_shown:
+            exchange.is_shown = True
+            if not exchange.fault:
+                self._show(exchange)
+        if exchange.fault and not exchange.is_begun:
+            _tell_fault(exchange, exchange.fault)
+        if exchange.fault and not exchange.is_ended:  # it had begun an answer, and the rest cannot be read
+            self.abort()
+            return False
+        if exchange.is_complete and not exchange.is_begun and not exchange.is_given:
+            exchange.is_given = True
+            self._call(self.server.handler.on_request, exchange)
+        if not exchange.is_ended or self._is_closing:
+            return False
+        if not exchange.keep_alive:
+            self._close(exchange)
+            return False
+        if not exchange.is_complete:
+            return False  # the rest of its body is read and thrown away
+        self._asked.popleft()
+        if self.server.is_draining and not self._asked:
+            self.transport.close()
+        return True
+
+    def _show(self, exchange: Exchange) -> None:
+        self._call(self.server.handler.on_head, exchange)
+        if exchange.expects and not exchange.is_begun and not exchange.is_complete and not exchange.received:
+            self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _call(self, step: Callable[[Exchange], None], exchange: Exchange) -> None:
+        try:
+            step(exchange)
+        except Exception:  # a bug of ours must show, and not as a client that waits
+            log.exception("cannot answer", target=plain(exchange.target))
+            if exchange.is_begun:
+                self.abort()
+            else:
+                _tell_fault(exchange, 500)
+
+    def write(self, data: bytes) -> bool:
+        """False if the client reads slower than we write."""
+        if not self.transport.is_closing():
+            self.transport.write(data)
+        return not self._is_blocked
+
+    # ---------------------------------------------------------------- closing
+
+    def _close(self, exchange: Exchange) -> None:
+        """Close after an answer; if more of the request may come, only when the client has had time to read it."""
+        self._asked.clear()
+        self._is_closing = True
+        if exchange.is_complete and not exchange.fault:
+            self.until_s = time.monotonic() + self.server.limits.write_s
+            self.transport.close()
+            return
+        self.until_s = time.monotonic() + _LINGER_S
+        if self.transport.can_write_eof():
+            with contextlib.suppress(OSError, RuntimeError):
+                self.transport.write_eof()
+
+    def close_if_idle(self) -> None:
+        """Close unless something is being asked or answered."""
+        if not self._asked and not self._in_head and not self._is_closing:
+            self.transport.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        self._is_closing = True
+        self.transport.abort()
+
+    def expire(self) -> None:
+        """The client is out of time."""
+        if self._is_closing or self._is_blocked:
+            self.transport.abort()
+        elif self._in_head or (self._newest is not None and not self._newest.is_begun):
+            self._fail(408)
+            self.advance()
+        else:
+            self.transport.close()
+
+    def _pause(self, *, paused: bool) -> None:
+        if paused == self._is_paused or self._is_closing or self.transport.is_closing():
+            return
+        self._is_paused = paused
+        if paused:
+            self.transport.pause_reading()
+        else:
+            self.transport.resume_reading()
+
+    def _set_deadline(self) -> None:
+        """When the client is out of time, by what we wait for from it."""
+        if self._is_closing or self._is_blocked:
+            return
+        limits, now_s = self.server.limits, time.monotonic()
+        if self._newest is not None:
+            self.until_s = self._newest.since_s + limits.body_s
+        elif self._asked:
+            self.until_s = _NEVER_S
+        elif self._in_head:
+            self.until_s = min(self.until_s, now_s + limits.head_s)
+        else:
+            self.until_s = now_s + limits.idle_s
+
+
+def _tell_fault(exchange: Exchange, status: int) -> None:
+    exchange.keep_alive = False
+    exchange.answer(status, b'{"error": "%b"}' % REASONS[status].lower())
