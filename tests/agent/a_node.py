@@ -97,8 +97,10 @@ class GpuNode:
         await self._stack.aclose()
 
     async def restart_agent(self):
+        before = self.kubelet.devices.endpoints.get(GPU)
         await self.stop_agent()
         await self.start_agent()
+        await self.until(lambda: self.kubelet.devices.endpoints.get(GPU) is not before, "not registered anew")
         await self.registered()
 
     async def registered(self, timeout_s=DEADLINE_S):

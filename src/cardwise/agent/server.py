@@ -1,40 +1,103 @@
-"""HTTP: metrics, and whether the agent is well. ``/healthz`` fails when it should be started anew."""
+"""HTTP: metrics, and whether the agent is well. ``/healthz`` fails when it should be started anew.
+
+The standard library's server, in threads: an HTTP framework would cost a tenth of the agent's memory for three pages.
+What is told comes from the agent's loop: a loop that does not answer is an agent that is not well.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from concurrent.futures import TimeoutError as LateError
 from contextlib import asynccontextmanager
-
-from aiohttp import web
+from socketserver import ThreadingMixIn
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from cardwise.agent.metrics import Metrics
 from cardwise.errors import UserError
+
+LATE_S, SLOW_CLIENT_S = 5.0, 10.0
+_Answer = tuple[str, bytes]
+_Start = Callable[[str, list[tuple[str, str]]], Any]
+OK, NOT_FOUND, UNAVAILABLE = "200 OK", "404 Not Found", "503 Service Unavailable"
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = SLOW_CLIENT_S
+
+    def log_message(self, *_args: object) -> None:
+        """Probes every few seconds are no news."""
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def server_bind(self) -> None:
+        """Without asking DNS for our own name, which may take long."""
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
+        self.setup_environ()
+
+    def handle_error(self, *_args: object) -> None:
+        """A client that hangs up is no news either."""
 
 
 @asynccontextmanager
 async def serving(metrics: Metrics, host: str, port: int) -> AsyncIterator[int]:
     """Serve until the ``with`` ends; the port that was taken. Raises UserError if it cannot be had."""
+    loop = asyncio.get_running_loop()
 
-    async def tell(_request: web.Request) -> web.Response:
-        return web.Response(body=metrics.text(), content_type="text/plain", charset="utf-8")
+    async def answer(path: str) -> _Answer:
+        match path:
+            case "/metrics":
+                return OK, metrics.text()
+            case "/healthz":
+                return OK, b"ok\n"
+            case "/readyz":
+                problem = metrics.registering.problem
+                return UNAVAILABLE if problem else OK, f"{problem or 'ok'}\n".encode()
+            case _:
+                return NOT_FOUND, b"there are /metrics, /healthz and /readyz\n"
 
-    async def alive(_request: web.Request) -> web.Response:
-        return web.Response(text="ok\n")
-
-    async def ready(_request: web.Request) -> web.Response:
-        problem = metrics.registering.problem
-        return web.Response(text=f"{problem or 'ok'}\n", status=503 if problem else 200)
-
-    app = web.Application()
-    app.add_routes([web.get("/metrics", tell), web.get("/healthz", alive), web.get("/readyz", ready)])
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
+    server = _listen(host, port)
+    server.set_app(_app(loop, answer))
+    thread = threading.Thread(target=server.serve_forever, name="http", args=(0.1,), daemon=True)
+    thread.start()
     try:
-        site = web.TCPSite(runner, host, port)
-        try:
-            await site.start()
-        except OSError as exc:
-            raise UserError(f"cannot listen on {host}:{port}: {exc.strerror}; set another port") from exc
-        yield runner.addresses[0][1]
+        yield server.server_port
     finally:
-        await runner.cleanup()
+        await asyncio.to_thread(server.shutdown)
+        server.server_close()
+
+
+def _listen(host: str, port: int) -> _Server:
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        kind = type("_ServerOfFamily", (_Server,), {"address_family": family})
+        server: _Server = kind(address[:2], _Handler)
+    except (OSError, OverflowError, UnicodeError) as exc:
+        raise UserError(f"cannot listen on {host}:{port}: {exc}; set another host or port") from exc
+    return server
+
+
+def _app(
+    loop: asyncio.AbstractEventLoop, answer: Callable[[str], Awaitable[_Answer]]
+) -> Callable[[dict[str, Any], _Start], Iterable[bytes]]:
+    async def ask(path: str) -> _Answer:
+        return await answer(path)
+
+    def app(environ: dict[str, Any], start: _Start) -> Iterable[bytes]:
+        status, body = UNAVAILABLE, b"the agent's loop does not answer\n"
+        asked = asyncio.run_coroutine_threadsafe(ask(environ["PATH_INFO"]), loop)
+        with contextlib.suppress(LateError, RuntimeError):
+            status, body = asked.result(LATE_S)
+        start(status, [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body)))])
+        return [body]
+
+    return app

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
+from collections import deque
 from dataclasses import dataclass, field
 
 
@@ -30,11 +31,9 @@ class Curve:
 
 
 def curve(single_s, peak_n, peak):
-    """The curve with that peak: sigma and kappa from rate(peak_n) = peak, peak_n = sqrt((1 - sigma) / kappa)."""
-    # 1 + (1 - k p^2)(p - 1) + k p (p - 1) = p / (single peak)
-    p = peak_n
-    kappa = (p - p / (single_s * peak)) / (p * p * (p - 1) - p * (p - 1)) if p > 1 else 1.0
-    return Curve(single_s, 1 - kappa * p * p, kappa) if p > 1 else Curve(single_s, 0.0, 1.0)
+    """The curve with that peak: sigma and kappa follow from rate(peak_n) = peak and peak_n = sqrt((1 - sigma) / kappa)."""
+    kappa = (peak_n - peak_n / (single_s * peak)) / (peak_n * (peak_n - 1) ** 2)
+    return Curve(single_s, 1 - kappa * peak_n**2, kappa)
 
 
 CONTENDED = (curve(0.02, 5, 118), curve(0.03, 3, 55))
@@ -44,10 +43,9 @@ WIDE = (curve(0.02, 43, 380), curve(0.02, 21, 230))
 
 @dataclass
 class Told:
-    """What came of a run: (time, latency) per answer, (time, limit) per change."""
+    """What came of a run: (time, latency) per answer."""
 
     answers: list = field(default_factory=list)
-    limits: list = field(default_factory=list)
 
     def good(self, from_s, to_s, slo_s):
         return sum(from_s <= at_s < to_s and took_s <= slo_s for at_s, took_s in self.answers) / (to_s - from_s)
@@ -68,39 +66,30 @@ def run(limiter, phases, rng, *, queue=4, load=1.3, cv=0.5):
     phases: (until_s, curve). Latency is counted from arrival. Work per request: gamma with that cv, mean 1.
     """
     told = Told()
-    now_s = attained = 0.0
-    running, waiting, order = [], [], itertools.count()
-    phases = list(phases)
-    until_s, curve_now = phases.pop(0)
-    arrives_s, noise_s, noise = 0.0, 0.1, 1.0
-    shape = 1 / cv**2
-
-    def start():
-        while waiting and limiter.acquire():
-            came_s = waiting.pop(0)
-            heapq.heappush(running, (attained + rng.gammavariate(shape, 1 / shape), next(order), came_s, now_s))
-
-    while True:
-        n = len(running)
-        speed = curve_now.rate(n) * noise / n if n else 0.0
-        done_s = now_s + max(running[0][0] - attained, 0.0) / speed if n else math.inf
-        next_s = min(done_s, arrives_s, noise_s, until_s)
-        attained += speed * (next_s - now_s)
-        now_s = next_s
-        if now_s == until_s:
-            if not phases:
-                return told
-            until_s, curve_now = phases.pop(0)
-        elif now_s == noise_s:
-            noise_s, noise = now_s + 0.1, _rate_noise(rng)
-        elif now_s == done_s:
-            _, _, came_s, began_s = heapq.heappop(running)
-            limiter.release(now_s, now_s - began_s)
-            told.answers.append((now_s, now_s - came_s))
-        else:
-            arrives_s = now_s + rng.expovariate(load * curve_now.peak)
-            if len(waiting) < queue:
-                waiting.append(now_s)
-        start()
-        if not told.limits or told.limits[-1][1] != limiter.limit:
-            told.limits.append((now_s, limiter.limit))
+    now_s = attained = arrives_s = 0.0
+    noise_s, noise = 0.1, 1.0
+    running, waiting, order, shape = [], deque(), itertools.count(), 1 / cv**2
+    for until_s, curve_now in phases:
+        rates = [curve_now.rate(n) for n in range(201)]
+        mean_s = 1 / (load * curve_now.peak)
+        while now_s < until_s:
+            n = len(running)
+            speed = rates[n] * noise / n if n else 0.0
+            done_s = now_s + max(running[0][0] - attained, 0.0) / speed if n else math.inf
+            next_s = min(done_s, arrives_s, noise_s, until_s)
+            attained += speed * (next_s - now_s)
+            now_s = next_s
+            if now_s == done_s:
+                _, _, came_s, began_s = heapq.heappop(running)
+                limiter.release(now_s, now_s - began_s)
+                told.answers.append((now_s, now_s - came_s))
+            elif now_s == arrives_s:
+                arrives_s = now_s + rng.expovariate(1) * mean_s
+                if len(waiting) < queue:
+                    waiting.append(now_s)
+            elif now_s == noise_s:
+                noise_s, noise = now_s + 0.1, _rate_noise(rng)
+            while waiting and limiter.acquire():
+                work = rng.gammavariate(shape, 1 / shape)
+                heapq.heappush(running, (attained + work, next(order), waiting.popleft(), now_s))
+    return told

@@ -83,10 +83,10 @@ class Exchange:
         "_body_parts",
         "_connection",
         "_is_chunked",
-        "_is_counted",
         "_method_has_body",
         "body",
         "content_length",
+        "context",
         "expects",
         "fault",
         "headers",
@@ -121,6 +121,8 @@ class Exchange:
         self.is_begun = self.is_ended = self.is_gone = False
         self.on_gone: Callable[[], None] | None = None
         self.on_writable: Callable[[], None] | None = None
+        self.context: object = None
+        """The handler's own, from ``on_head`` to ``on_request``."""
         self.since_s = time.monotonic()
         self._body_parts: list[bytes] = []
         self._connection = connection

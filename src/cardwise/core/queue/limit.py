@@ -116,6 +116,8 @@ class Limiter:
         "_in_flight_sum",
         "_losses",
         "_policy",
+        "_reached",
+        "_released_s",
         "_rest",
         "_settling",
         "_since_s",
@@ -138,8 +140,10 @@ class Limiter:
         self._wins = self._losses = self._rest = 0
         self._guard_s = 0.0
         self.in_flight = 0
+        self._reached = 0
+        """In flight when last a place was taken: answers that come together all found so many."""
         self._settling = 1
-        self._since_s = 0.0
+        self._since_s = self._released_s = 0.0
         self._done = self._answers = self._at_limit = self._in_flight_sum = 0
         self._stay_s = 0.0
 
@@ -147,7 +151,7 @@ class Limiter:
         """Take a place; False if there is none."""
         if self.in_flight >= self.limit:
             return False
-        self.in_flight += 1
+        self.in_flight = self._reached = self.in_flight + 1
         return True
 
     def release(self, now_s: float, latency_s: float, *, ok: bool = True) -> None:
@@ -160,14 +164,17 @@ class Limiter:
         if in_flight < 1:
             raise ValueError("a place is given back that was not taken")
         self.in_flight = in_flight - 1
+        if in_flight == 1:
+            self._since_s += max(now_s - latency_s - self._released_s, 0.0)  # it was idle, which says nothing of it
+        self._released_s = now_s
         if self._settling > 0:
             self._settling -= 1
             self._since_s = now_s
             return
         self._done += 1
         self._answers += ok
-        self._at_limit += in_flight >= self.limit
-        self._in_flight_sum += in_flight
+        self._at_limit += self._reached >= self.limit
+        self._in_flight_sum += self._reached
         self._stay_s += latency_s
         if self._done >= self._policy.window_n and now_s - self._since_s >= self._policy.window_s:
             self._end(now_s, now_s - self._since_s)

@@ -1,0 +1,158 @@
+"""What the gateway counts, in plain integers on the way, and as Prometheus' text when asked.
+
+Refuses a label per client, path or model: whoever can write them could fill Prometheus. Services are the operator's.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+SIZES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
+
+
+class Histogram:
+    """Counts by upper bound. Three times as fast as the library's, which every request meets four times."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        """Empty. bounds: ascending, without the last, which is infinite."""
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count one value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """As Prometheus has them: each with all below it."""
+        told, below = [], 0
+        for bound, count in zip((*self.bounds, float("inf")), self.counts, strict=True):
+            below += count
+            told.append(("+Inf" if bound == float("inf") else str(bound), float(below)))
+        return told
+
+
+class Tally:
+    """What one service has done. answers: by status; refused: by reason."""
+
+    __slots__ = ("answers", "batch_size", "failures", "gone", "latency_s", "refused", "retries", "wait_s")
+
+    def __init__(self) -> None:
+        """Nothing yet."""
+        self.answers: Counter[int] = Counter()
+        self.refused: Counter[str] = Counter()
+        self.failures: Counter[str] = Counter()
+        self.retries = 0
+        self.gone = 0
+        self.latency_s = Histogram(SECONDS)
+        self.wait_s = Histogram(SECONDS)
+        self.batch_size = Histogram(SIZES)
+
+
+class Gauges:
+    """What one service is like now."""
+
+    __slots__ = ("depth", "limits", "queued", "ready")
+
+    def __init__(self, queued: int, depth: int, limits: list[tuple[str, int, int, bool]]) -> None:
+        """limits: of each replica its address, requests or batches in flight, the most of them, and whether it is ready."""
+        self.queued, self.depth, self.limits = queued, depth, limits
+        self.ready = sum(ready for *_, ready in limits)
+
+
+Read = Callable[[], Iterable[tuple[str, Tally, Gauges]]]
+
+
+class _Services(Collector):
+    def __init__(self, read: Read) -> None:
+        self._read = read
+
+    def collect(self) -> Iterable[Metric]:
+        services = list(self._read())
+        yield from _counters(services)
+        yield from _histograms(services)
+        yield from _gauges(services)
+
+
+def _counters(services: list[tuple[str, Tally, Gauges]]) -> Iterable[Metric]:
+    answers = CounterMetricFamily("cardwise_gateway_requests", "Answers.", labels=["service", "status"])
+    refused = CounterMetricFamily(
+        "cardwise_gateway_rejections", "Requests that no replica got to see.", labels=["service", "reason"]
+    )
+    failures = CounterMetricFamily(
+        "cardwise_gateway_replica_failures", "Tries that failed.", labels=["service", "failure"]
+    )
+    retries = CounterMetricFamily("cardwise_gateway_retries", "Second tries.", labels=["service"])
+    gone = CounterMetricFamily("cardwise_gateway_hung_up", "Clients that left before their answer.", labels=["service"])
+    for name, tally, _ in services:
+        for status, count in tally.answers.items():
+            answers.add_metric([name, str(status)], count)
+        for reason, count in tally.refused.items():
+            refused.add_metric([name, reason], count)
+        for failure, count in tally.failures.items():
+            failures.add_metric([name, failure], count)
+        retries.add_metric([name], tally.retries)
+        gone.add_metric([name], tally.gone)
+    return answers, refused, failures, retries, gone
+
+
+def _histograms(services: list[tuple[str, Tally, Gauges]]) -> Iterable[Metric]:
+    for name, text, read in (
+        ("latency_seconds", "From the head of a request to the end of its answer.", lambda tally: tally.latency_s),
+        ("queue_wait_seconds", "In the backlog.", lambda tally: tally.wait_s),
+        ("batch_size", "Rows, or requests where nothing is batched, of what a replica gets.", _batch_size),
+    ):
+        family = HistogramMetricFamily(f"cardwise_gateway_{name}", text, labels=["service"])
+        for service, tally, _ in services:
+            histogram = read(tally)
+            family.add_metric([service], histogram.buckets(), sum_value=histogram.total)
+        yield family
+
+
+def _batch_size(tally: Tally) -> Histogram:
+    return tally.batch_size
+
+
+def _gauges(services: list[tuple[str, Tally, Gauges]]) -> Iterable[Metric]:
+    def family(name: str, text: str, *labels: str) -> GaugeMetricFamily:
+        return GaugeMetricFamily(f"cardwise_gateway_{name}", text, labels=["service", *labels])
+
+    queued, depth = family("queue_length", "Places taken."), family("queue_depth", "Places.")
+    ready = family("replicas_ready", "Replicas that get traffic.")
+    in_flight = family("in_flight", "Requests or batches sent and not answered.", "replica")
+    limit = family("limit", "Most of them.", "replica")
+    for name, _, gauges in services:
+        queued.add_metric([name], gauges.queued)
+        depth.add_metric([name], gauges.depth)
+        ready.add_metric([name], gauges.ready)
+        for replica, sent, most, _ in gauges.limits:
+            in_flight.add_metric([name, replica], sent)
+            limit.add_metric([name, replica], most)
+    return queued, depth, ready, in_flight, limit
+
+
+def registry_of(read: Read) -> CollectorRegistry:
+    """A registry that reads the services when it is asked."""
+    registry = CollectorRegistry()
+    registry.register(_Services(read))
+    return registry
+
+
+def text_of(registry: CollectorRegistry) -> bytes:
+    """Prometheus' text."""
+    return generate_latest(registry)

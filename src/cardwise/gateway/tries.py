@@ -1,0 +1,327 @@
+"""One try: what is sent to a replica, and how its answer goes to who waits for it.
+
+A request that goes alone is passed on and its answer passed back as it comes, read no faster than the client reads. A
+batch is sent as one, and its answer collected and split.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from cardwise.adapters.http1.client import Sending
+from cardwise.adapters.http1.server import Exchange
+from cardwise.adapters.http1.wire import JSON, Headers, end_to_end, request_head, value_of
+from cardwise.core.queue.backlog import Admitted
+from cardwise.core.queue.retry import BUSY_STATUS, RETRIED_STATUSES, Failure
+from cardwise.gateway.oip import Item, WrongError
+from cardwise.gateway.replicas import Replica
+
+if TYPE_CHECKING:
+    from cardwise.gateway.service import Service
+
+DEADLINE = b"x-cardwise-deadline-ms"
+_OURS = frozenset({b"content-length", b"expect", b"host", b"x-forwarded-for", b"x-forwarded-proto", DEADLINE})
+"""Headers of requests that are written anew."""
+_TOLD = frozenset({b"x-cardwise-queue-ms", b"x-cardwise-batch-size", b"x-cardwise-attempts"})
+_UNWANTED = frozenset({400, 413, 422})
+"""Said of a batch, it may be meant for one request in it: each is tried alone. Nothing has been executed."""
+
+
+class Ticket:
+    """One request from its head to its answer. deadline_s: of its caller, on the monotonic clock; inf: none.
+
+    is_strict: the caller told the deadline, so an answer after it is of no use. repeats: a repeat does no harm.
+    """
+
+    __slots__ = (
+        "attempts", "attempt", "deadline_s", "entry", "exchange", "is_counted", "is_strict", "item", "key", "priority",
+        "repeats", "since_s", "taken_s", "tenant",
+    )  # fmt: skip
+
+    def __init__(self, exchange: Exchange, *, priority: int, tenant: str, deadline_s: float, is_strict: bool) -> None:
+        """A request of which the head has been read."""
+        self.exchange = exchange
+        self.priority = priority
+        self.tenant = tenant
+        self.deadline_s = deadline_s
+        self.is_strict = is_strict
+        self.since_s = exchange.since_s
+        self.taken_s = 0.0
+        self.attempts = 0
+        self.repeats = False
+        self.is_counted = True
+        """Whether it takes a place of a replica's limit."""
+        self.item: Item | None = None
+        self.key: object = None
+        self.entry: Admitted[Ticket] | None = None
+        self.attempt: Try | None = None
+
+    @property
+    def rows(self) -> int:
+        """Places that it takes in a batch."""
+        return 1 if self.item is None else self.item.rows
+
+    def told(self, batch_size: int) -> Headers:
+        """The headers that say what happened."""
+        waited_ms = 1000 * max(self.taken_s - self.since_s, 0.0) if self.taken_s else 0.0
+        return [
+            (b"x-cardwise-queue-ms", b"%.1f" % waited_ms),
+            (b"x-cardwise-batch-size", b"%d" % batch_size),
+            (b"x-cardwise-attempts", b"%d" % self.attempts),
+        ]
+
+
+class Try:
+    """Some requests at one replica. tried: replicas that have failed them before."""
+
+    __slots__ = ("is_over", "replica", "sending", "service", "since_s", "status", "swallows", "tickets", "tried")
+
+    def __init__(self, service: Service, tickets: list[Ticket], tried: tuple[Replica, ...] = ()) -> None:
+        """Not sent yet."""
+        self.service = service
+        self.tickets = tickets
+        self.tried = tried
+        self.replica: Replica | None = None
+        self.sending: Sending | None = None
+        self.since_s = 0.0
+        self.status = 0
+        self.is_over = False
+        self.swallows: float | None = None
+        """Its answer is not passed on: it is tried again after so long."""
+
+    @property
+    def rows(self) -> int:
+        """Places that it takes."""
+        return sum(ticket.rows for ticket in self.tickets)
+
+    def send(self, replica: Replica, now_s: float) -> None:
+        """Send it. The place has been taken."""
+        self.replica, self.since_s = replica, now_s
+        for ticket in self.tickets:
+            ticket.attempts += 1
+            ticket.attempt = self
+        settings = self.service.settings
+        timeout_s = settings.timeout_ms / 1000
+        first = self.tickets[0]
+        if len(self.tickets) == 1 and first.is_strict:
+            timeout_s = max(min(timeout_s, first.deadline_s - now_s), 0.001)
+        method, head, body = self._request(replica, now_s)
+        self.sending = replica.pool.send(
+            method, head, body, self, timeout_s=timeout_s, idle_s=settings.silence_ms / 1000
+        )
+
+    def _request(self, replica: Replica, now_s: float) -> tuple[str, bytes, bytes]:
+        raise NotImplementedError
+
+    # ---------------------------------------------------------------- of Receiver
+
+    def on_status(self, status: int, headers: Headers) -> None:
+        """Of Receiver."""
+        self.status = status
+        if status == BUSY_STATUS or status in RETRIED_STATUSES:
+            self.swallows = self.service.retry_in_s(self, Failure.STATUS, headers)
+
+    def on_part(self, part: bytes) -> None:
+        """Of Receiver."""
+        raise NotImplementedError
+
+    def on_end(self) -> None:
+        """Of Receiver."""
+        self.over(ok=self.status < 500 and self.status != BUSY_STATUS)
+        if self.swallows is not None:
+            self.service.again(self, self.swallows)
+        else:
+            self._answered()
+
+    def on_failure(self, failure: Failure) -> None:
+        """Of Receiver."""
+        self.over(ok=False, failure=failure)
+        if (pause_s := self.service.retry_in_s(self, failure, [])) is not None:
+            self.service.again(self, pause_s)
+        else:
+            self._failed(failure)
+
+    def over(self, *, ok: bool, failure: Failure | None = None) -> None:
+        """Give the place back, once."""
+        if not self.is_over:
+            self.is_over = True
+            for ticket in self.tickets:
+                ticket.attempt = None
+            self.service.over(self, ok=ok, failure=failure)
+
+    def hang_up(self, ticket: Ticket) -> None:
+        """A client has left."""
+        raise NotImplementedError
+
+    def _answered(self) -> None:
+        raise NotImplementedError
+
+    def _failed(self, failure: Failure) -> None:
+        raise NotImplementedError
+
+
+class Passing(Try):
+    """One request, passed on as it came, and its answer passed back as it comes."""
+
+    __slots__ = ()
+
+    def _request(self, replica: Replica, now_s: float) -> tuple[str, bytes, bytes]:
+        ticket, exchange = self.tickets[0], self.tickets[0].exchange
+        headers = [header for header in end_to_end(exchange.headers) if header[0] not in _OURS]
+        headers.append((b"host", replica.authority))
+        headers += forwarded(exchange)
+        if ticket.is_strict:
+            headers.append((DEADLINE, b"%d" % max(1000 * (ticket.deadline_s - now_s), 1)))
+        if exchange.body or exchange.method not in {"GET", "HEAD", "OPTIONS", "DELETE"}:
+            headers.append((b"content-length", b"%d" % len(exchange.body)))
+        return exchange.method, request_head(exchange.method, exchange.target, headers), exchange.body
+
+    def on_status(self, status: int, headers: Headers) -> None:
+        """Begin the answer, unless it is tried again."""
+        super().on_status(status, headers)
+        self.service.note_time(self)
+        if self.swallows is None:
+            ticket = self.tickets[0]
+            told = [header for header in end_to_end(headers) if header[0] not in _TOLD]
+            ticket.exchange.begin(status, told + ticket.told(ticket.rows))
+
+    def on_part(self, part: bytes) -> None:
+        """Pass it on, and read no further while the client does not."""
+        exchange, sending = self.tickets[0].exchange, self.sending
+        if self.swallows is None and not exchange.write(part) and sending is not None and not sending.is_done:
+            sending.pause()
+            exchange.on_writable = sending.resume
+
+    def hang_up(self, ticket: Ticket) -> None:
+        """Nobody waits any more: stop the replica's work if closing the connection does, and free the place."""
+        del ticket
+        if self.sending is not None:
+            self.sending.abort()
+        self.over(ok=False)
+
+    def _answered(self) -> None:
+        self.service.count(self.tickets[0], self.status)
+        self.tickets[0].exchange.end()
+
+    def _failed(self, failure: Failure) -> None:
+        ticket = self.tickets[0]
+        if ticket.exchange.is_begun:
+            self.service.count(ticket, self.status)
+            ticket.exchange.abort()
+        else:
+            self.service.tell_failure(ticket, failure)
+
+
+class Batch(Try):
+    """Several requests as one."""
+
+    __slots__ = ("_headers", "_parts")
+
+    def __init__(self, service: Service, tickets: list[Ticket], tried: tuple[Replica, ...] = ()) -> None:
+        """Not sent yet."""
+        super().__init__(service, tickets, tried)
+        self._parts: list[bytes] = []
+        self._headers: Headers = []
+
+    def _request(self, replica: Replica, now_s: float) -> tuple[str, bytes, bytes]:
+        exchange = self.tickets[0].exchange
+        body = self.service.codec_join(exchange.body, [_item_of(ticket) for ticket in self.tickets])
+        wanted = self.service.batch_headers
+        headers: Headers = [(b"host", replica.authority), (b"content-type", JSON), (b"accept", JSON)]
+        headers += [header for header in exchange.headers if header[0] in wanted]
+        headers.append((b"content-length", b"%d" % len(body)))
+        del now_s
+        return "POST", request_head("POST", exchange.target, headers), body
+
+    def on_status(self, status: int, headers: Headers) -> None:
+        """Keep it."""
+        super().on_status(status, headers)
+        self._headers = headers
+
+    def on_part(self, part: bytes) -> None:
+        """Keep it."""
+        self._parts.append(part)
+
+    def hang_up(self, ticket: Ticket) -> None:
+        """The others still wait."""
+
+    def on_end(self) -> None:
+        """Split it."""
+        self.service.note_time(self)
+        super().on_end()
+
+    def _answered(self) -> None:
+        body = b"".join(self._parts)
+        if self.status == 200:
+            self._split(body)
+        elif self.status in _UNWANTED:
+            self.service.alone(self.tickets, self.status, body, self._kind())
+        else:
+            for ticket in self.tickets:
+                self.service.finish(ticket, self.status, body, self.rows, self._kind())
+
+    def _kind(self) -> bytes:
+        return value_of(self._headers, b"content-type") or JSON
+
+    def _split(self, body: bytes) -> None:
+        try:
+            parts = self.service.codec_split(body, [_item_of(ticket) for ticket in self.tickets])
+        except WrongError as error:
+            message = f"the replica's answer cannot be told apart: {error}"
+            for ticket in self.tickets:
+                self.service.refuse_wrong(ticket, message)
+            return
+        rows = self.rows
+        for ticket, part in zip(self.tickets, parts, strict=True):
+            self.service.finish(ticket, 200, part, rows, JSON)
+
+    def _failed(self, failure: Failure) -> None:
+        for ticket in self.tickets:
+            self.service.tell_failure(ticket, failure)
+
+
+def _item_of(ticket: Ticket) -> Item:
+    assert ticket.item is not None  # noqa: S101 - only what has been read is put into batches
+    return ticket.item
+
+
+def forwarded(exchange: Exchange) -> Headers:
+    """On whose behalf we ask."""
+    before = [value for name, value in exchange.headers if name == b"x-forwarded-for"]
+    told: Headers = []
+    if exchange.peer or before:
+        told.append((b"x-forwarded-for", b", ".join([*before, exchange.peer.encode()])))
+    if (host := exchange.header(b"host")) is not None and exchange.header(b"x-forwarded-host") is None:
+        told.append((b"x-forwarded-host", host))
+    told.append((b"x-forwarded-proto", exchange.header(b"x-forwarded-proto") or b"http"))
+    return told
+
+
+def retry_after(seconds: float) -> Headers:
+    """When to come again: in whole seconds as RFC 9110 has it, and exactly."""
+    return [
+        (b"retry-after", b"%d" % max(math.ceil(seconds), 1)),
+        (b"retry-after-ms", b"%d" % max(math.ceil(1000 * seconds), 1)),
+    ]
+
+
+def asked_after_s(headers: Headers) -> float | None:
+    """When a replica wants to be asked again; None if it does not say so in seconds."""
+    for name, scale in ((b"retry-after-ms", 1000.0), (b"retry-after", 1.0)):
+        value = value_of(headers, name)
+        if value is not None and value.isdigit() and len(value) < 9:
+            return int(value) / scale
+    return None
+
+
+def now() -> float:
+    """The clock of all deadlines."""
+    return time.monotonic()
+
+
+def of(service: Service, tickets: Sequence[Ticket], tried: tuple[Replica, ...] = ()) -> Try:
+    """A try for these: one alone is passed on as it came."""
+    return (Passing if len(tickets) == 1 else Batch)(service, list(tickets), tried)

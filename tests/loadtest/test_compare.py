@@ -1,0 +1,196 @@
+"""Comparison of two curves: a worse P99 is a regression, noise is none, and nothing makes up for it."""
+
+import msgspec
+import numpy as np
+import pytest
+
+from cardwise.errors import InputError, UserError
+from cardwise.loadtest.compare import Overall, Verdict, compare
+from cardwise.loadtest.curve import Curve, Environment, Knee, Outcomes, Settings, curve_text, read_curve
+from cardwise.loadtest.measure import Quantiles, histogram_of
+from cardwise.loadtest.plan import Load
+from tests.loadtest.test_knee import step
+
+NAMES = ("before", "after")
+
+
+def blocks(seed, *, scale=1.0, count=4000):
+    """Latencies of a service under load: log-normal, some seconds slower than others."""
+    rng = np.random.default_rng(seed)
+    values = 0.02 * scale * rng.lognormal(0, 0.4, count) * np.repeat(rng.lognormal(0, 0.05, 20), count // 20)
+    return [histogram_of(part).stored() for part in np.split(values, 20)]
+
+
+def measured(seed, rate=100.0, *, scale=1.0, count=4000, **more):
+    made = step(Load(rate_per_s=rate), good=count, issued=count, goodput=rate)
+    return msgspec.structs.replace(made, blocks=blocks(seed, scale=scale, count=count), **more)
+
+
+def curve(*steps, knee=None, facts=None, **more):
+    environment = {
+        "url": "http://x:80/",
+        "kind": "plain",
+        "started": "2026-11-30T10:00:00+00:00",
+        "cardwise": "0.1.0",
+        "python": "3.11.7",
+        "event_loop": "uvloop",
+        "host_cores": 2,
+    }
+    settings = {
+        "arrivals": "poisson",
+        "seconds": 10.0,
+        "warm_up_s": 2.0,
+        "timeout_s": 10.0,
+        "most_unfinished": 2000,
+        "target_p99_ms": 200.0,
+        "judged": "latency",
+        "seed": 1,
+    }
+    return Curve(
+        environment=Environment(**{key: more.get(key, value) for key, value in environment.items()}),
+        settings=Settings(**{key: more.get(key, value) for key, value in settings.items()}),
+        generator_stall_ms=1.0,
+        ended="complete",
+        facts=facts or {},
+        steps=list(steps),
+        knee=knee,
+    )
+
+
+def verdict(comparison, name):
+    return next(each.verdict for each in comparison.groups if each.name == name)
+
+
+def test_a_fifth_more_p99_is_a_regression():
+    told = compare(curve(measured(1)), curve(measured(2, scale=1.2)), NAMES)
+    assert told.is_regression
+    assert verdict(told, "service quality") is Verdict.WORSE
+    assert told.pairs[0].low > 0
+    assert told.pairs[0].change == pytest.approx(0.2, abs=0.1)
+
+
+def test_a_fifth_less_p99_is_an_improvement():
+    told = compare(curve(measured(1)), curve(measured(2, scale=0.8)), NAMES)
+    assert told.overall is Overall.IMPROVEMENT
+
+
+def test_noise_is_no_regression():
+    """Forty pairs of runs of one service, each at three loads: at most one in twenty may be called different."""
+    wrong = 0
+    for seed in range(0, 240, 6):
+        rates = (50.0, 100.0, 200.0)
+        one = curve(*(measured(seed + i, rate) for i, rate in enumerate(rates)))
+        other = curve(*(measured(seed + 3 + i, rate) for i, rate in enumerate(rates)))
+        wrong += compare(one, other, NAMES).is_regression
+    assert wrong <= 2
+
+
+def test_fewer_cards_do_not_make_up_for_a_worse_p99():
+    before = curve(measured(1), facts={"cards": 2, "cost-per-hour": 6.0})
+    after = curve(measured(2, scale=1.3), facts={"cards": 1, "cost-per-hour": 3.0})
+    told = compare(before, after, NAMES)
+    assert verdict(told, "resources") is Verdict.BETTER
+    assert verdict(told, "cost per request") is Verdict.BETTER
+    assert told.overall is Overall.REGRESSION
+
+
+def test_fewer_cards_at_equal_quality_are_an_improvement():
+    told = compare(curve(measured(1), facts={"cards": 2}), curve(measured(2), facts={"cards": 1}), NAMES)
+    assert told.overall is Overall.IMPROVEMENT
+    assert verdict(told, "cost per request") is Verdict.BETTER
+
+
+def test_more_cost_for_a_better_p99_is_a_trade_off():
+    before = curve(measured(1), facts={"cost-per-hour": 3.0})
+    told = compare(before, curve(measured(2, scale=0.7), facts={"cost-per-hour": 6.0}), NAMES)
+    assert told.overall is Overall.TRADE_OFF
+    told = compare(before, curve(measured(2), facts={"cost-per-hour": 6.0}), NAMES)
+    assert told.overall is Overall.COSTLIER
+
+
+@pytest.mark.parametrize("key", ["restarts", "failed-scheduling", "alerts"])
+def test_more_events_are_less_stable_and_a_regression(key):
+    told = compare(curve(measured(1), facts={key: 0}), curve(measured(2), facts={key: 1}), NAMES)
+    assert verdict(told, "stability") is Verdict.WORSE
+    assert told.is_regression
+
+
+def test_errors_at_a_load_that_held_are_a_regression():
+    failing = measured(2, outcomes=Outcomes(ok=3900, error=100), good=3900)
+    told = compare(curve(measured(1)), curve(failing), NAMES)
+    assert verdict(told, "stability") is Verdict.WORSE
+
+
+def test_rejections_at_a_load_that_held_are_a_regression():
+    rejecting = measured(2, outcomes=Outcomes(ok=3000, rejected=1000), good=3000)
+    told = compare(curve(measured(1)), curve(rejecting), NAMES)
+    assert verdict(told, "service quality") is Verdict.WORSE
+    assert "100.0 % of what was due before, 75.0 % after" in told.pairs[0].note
+
+
+def test_a_knee_that_fell_is_a_regression():
+    def knee(load):
+        return Knee(axis="rate", load=load, goodput_per_s=load, p99_ms=90.0, broken_at=2 * load, stopped_by="p99")
+
+    told = compare(curve(measured(1), knee=knee(400.0)), curve(measured(2), knee=knee(300.0)), NAMES)
+    assert told.is_regression
+    assert not compare(curve(measured(1), knee=knee(400.0)), curve(measured(2), knee=knee(370.0)), NAMES).is_regression
+
+
+def test_a_load_that_was_too_much_before_is_not_judged():
+    told = compare(curve(measured(1, holds=False)), curve(measured(2, scale=3.0)), NAMES)
+    assert told.pairs[0].verdict is Verdict.UNKNOWN
+    assert told.overall is Overall.UNKNOWN
+
+
+def test_too_few_answers_are_no_p99():
+    told = compare(curve(measured(1, count=80)), curve(measured(2, count=80, scale=1.5)), NAMES)
+    assert "too few for a P99" in told.pairs[0].note
+
+
+def test_a_late_generator_is_not_the_services_fault():
+    late = Quantiles(4000, 5.0, 5.0, 9.0, 30.0, 40.0, 50.0)
+    told = compare(curve(measured(1)), curve(measured(2, scale=1.5, lag_ms=late)), NAMES)
+    assert told.pairs[0].verdict is Verdict.UNKNOWN
+    assert "the generator itself was late after" in told.pairs[0].note
+
+
+def test_only_equal_loads_are_compared():
+    with pytest.raises(UserError, match="no load in common"):
+        compare(curve(measured(1, 100.0)), curve(measured(2, 200.0)), NAMES)
+
+
+def test_different_kinds_are_not_compared():
+    with pytest.raises(UserError, match="different kinds"):
+        compare(curve(measured(1)), curve(measured(2), kind="oip"), NAMES)
+
+
+def test_different_settings_are_told():
+    told = compare(curve(measured(1)), curve(measured(2), timeout_s=5.0, host_cores=64), NAMES)
+    assert "timeout s differs: 10.0 before, 5.0 after" in told.notes
+    assert any("host cores" in note for note in told.notes)
+
+
+def test_a_curve_comes_back_from_its_file(tmp_path):
+    made = curve(measured(1), facts={"cards": 2})
+    (tmp_path / "a.json").write_text(curve_text(made))
+    assert read_curve(tmp_path / "a.json") == made
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda it: it.update(schema="cardwise.dev/loadtest/v9"), "schema is"),
+        (lambda it: it["steps"][0].update(issued=7), "do not add up"),
+        (lambda it: it["steps"][0].pop("outcomes"), "missing required field"),
+        (lambda it: it["steps"][0]["blocks"][0].update(buckets=[99999]), "as many buckets"),
+        (lambda it: it["steps"][0]["outcomes"].update(ok=1, timeout=3999), "more than the ok answers"),
+    ],
+    ids=["version", "counts", "field", "histogram", "too many"],
+)
+def test_a_file_that_is_wrong_is_refused(tmp_path, change, message):
+    told = msgspec.json.decode(curve_text(curve(measured(1))))
+    change(told)
+    (tmp_path / "a.json").write_bytes(msgspec.json.encode(told))
+    with pytest.raises(InputError, match=message):
+        read_curve(tmp_path / "a.json")
