@@ -220,9 +220,9 @@ async def test_a_limit_told_in_whole_gibibytes_counts_as_in_force(control, fake)
 
 async def test_a_removed_slice_has_no_limits_left_to_read(v3):
     await v3.set_limits(SMALL)
-    await v3.remove(SMALL)
+    await v3.remove(SMALL.name)
     assert "namespace slot_001, which is not there, has memory limit none" in await gap(v3, SMALL)
-    await v3.remove(SMALL)
+    await v3.remove(SMALL.name)
 
 
 async def test_each_slice_has_its_own_namespace(v3):
@@ -260,7 +260,7 @@ async def test_the_largest_slice_is_the_cards_ceiling(v2):
 async def test_the_ceiling_falls_when_the_largest_slice_goes(v2):
     await v2.set_limits(SMALL)
     await v2.set_limits(LARGE)
-    await v2.remove(LARGE)
+    await v2.remove(LARGE.name)
     assert (v2.wanted(SMALL), await gap(v2, SMALL)) == (Limits(4096, 20), "")
 
 

@@ -20,6 +20,7 @@ from tests.fakes.nvml import scenario as nvml
 
 ROOT = Path(__file__).resolve().parents[2]
 CGROUP = "/kubepods/pod-a/main"
+HOUR_MS = 3_600_000
 R615 = {"driver": "615.71.05", "cuda": 13040, "memory_limits": True}
 
 
@@ -155,6 +156,29 @@ def test_a_card_lost_while_links_are_read_costs_the_links_alone(opened):
     there, driver = opened("T4", "T4")
     there.fail(0, "nvmlDeviceGetP2PStatus", nvml.GPU_IS_LOST)
     assert [len(card.links) for card in driver.facts().cards] == [0, 2]
+
+
+@pytest.mark.parametrize(
+    "call", ["nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetUUID", "nvmlDeviceGetName", "nvmlDeviceGetMemoryInfo_v2"]
+)
+def test_a_card_that_does_not_answer_is_lost_and_the_others_stay(node, call):
+    there = node("T4", "T4", "T4").hang(1, call, HOUR_MS)
+    driver = Driver(within_s=0.2)
+    driver.open()
+    facts = driver.facts()
+    assert [card.index for card in facts.cards] == [0, 2]
+    assert facts.lost == ("1: the driver has not answered for 0.2 s; restart the agent once nvidia-smi shows the card",)
+    driver.close()  # releases nothing under the call that hangs
+    there.heal()
+
+
+def test_links_that_are_not_told_in_time_are_left_out(node):
+    there = node("T4", "T4").hang(1, "nvmlDeviceGetTopologyCommonAncestor", HOUR_MS)
+    driver = Driver(within_s=0.2)
+    driver.open()
+    facts = driver.facts()
+    assert [len(card.links) for card in facts.cards] == [2, 0]
+    there.heal()
 
 
 def test_a_card_that_may_not_be_opened_says_so(opened):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 
 import pytest
 
+from cardwise.adapters.kubelet.device_plugin import RefusedError
+from cardwise.core.request import Isolation
 from tests.agent.a_node import GPU, GpuNode
 from tests.agent.node_port import pod, share
 from tests.fakes.kubelet import ContainerError
@@ -280,3 +283,228 @@ async def test_the_slot_file_is_valid_cdi_and_changes_in_one_step():
     assert (spec["cdiVersion"], spec["kind"]) == ("0.6.0", "cardwise.dev/slot")
     assert [device["name"] for device in spec["devices"]] == ["slot-000"]
     assert not list((node.folder / "cdi").glob("*.tmp")) if (node.folder / "cdi").exists() else True
+
+
+# ---------------------------------------------------------------- names are used again
+
+
+def numbered(n):
+    return f"00000000-0000-0000-0000-{n:012d}"
+
+
+def without_checkpoint(node):
+    """The kubelet's internal file has another format."""
+    (node.folder / "device-plugins" / "kubelet_internal_checkpoint").write_text('{"Data":{"v2":[]}}')
+
+
+async def test_two_pods_of_one_name_both_hold_what_they_have():
+    async with GpuNode() as node:
+        old = node.pod("db-0", 20000, 50, uid=numbered(1))
+        await node.run(old)
+        node.port.remove(old)  # force-deleted: the kubelet still has it
+        await node.run(node.pod("db-0", 1000, 5, uid=numbered(2)))
+        with pytest.raises(ContainerError, match=r"1516 of 22516 MiB are free; held by default/db-0, default/db-0"):
+            await node.run(node.pod("third", 20000, 5))
+
+
+async def test_without_a_checkpoint_a_pod_of_a_name_that_was_there_before_gets_its_own():
+    async with GpuNode("A10", "A10") as node:
+        old = node.pod("db-0", 20000, 50, uid=numbered(1))
+        await node.run(old)
+        node.kubelet.remove_pod(numbered(1))
+        del node.port.pods[numbered(1)]
+        new = node.bound(pod("db-0", {"app": [share(node.uuid(1), 1000, 5)]}, uid=numbered(2)), told=False)
+        await node.kubelet.admit(new)
+        without_checkpoint(node)
+        started = await node.kubelet.start_container(numbered(2), "app")
+    assert (started.env["CARDWISE_CARDS"], started.env["CARDWISE_MEMORY_MIB"]) == (node.uuid(1), "1000")
+
+
+async def test_without_a_checkpoint_and_api_server_only_a_container_that_had_these_slots_starts():
+    async with GpuNode() as node:
+        ran, waits = node.pod("ran", 1000, 5), node.pod("waits", 1000, 5)
+        await node.run(ran)
+        await node.kubelet.admit(waits)
+        without_checkpoint(node)
+        node.port.down = True
+        assert (await node.kubelet.start_container(ran["metadata"]["uid"], "app")).env["CARDWISE_MEMORY_MIB"] == "1000"
+        with pytest.raises(ContainerError, match="the API server is down"):
+            await node.kubelet.start_container(waits["metadata"]["uid"], "app")
+
+
+async def test_without_a_checkpoint_two_pods_of_one_name_are_not_told_apart():
+    async with GpuNode() as node:
+        old = node.pod("db-0", 1000, 5, uid=numbered(1))
+        await node.run(old)
+        node.port.remove(old)
+        await node.kubelet.admit(node.pod("db-0", 2000, 5, uid=numbered(2)))
+        without_checkpoint(node)
+        with pytest.raises(ContainerError, match="two pods default/db-0 and does not tell them apart"):
+            await node.kubelet.start_container(numbered(2), "app")
+
+
+# ---------------------------------------------------------------- how a card is shared
+
+
+@pytest.mark.parametrize(
+    ("demand", "words"),
+    [
+        pytest.param({"isolation": "mps"}, "is shared by time-slicing, and the pod demands mps;", id="mps"),
+        pytest.param({"isolation": "mig, whole"}, "and the pod demands mig or whole;", id="several"),
+        pytest.param({"limits": "hard"}, "and the pod demands hard limits", id="hard"),
+    ],
+)
+async def test_a_demand_that_the_card_does_not_meet_is_refused(demand, words):
+    told = {f"cardwise.dev/{key}": value for key, value in demand.items()}
+    async with GpuNode() as node:
+        assert words in await refused(node, pod("a", {"app": [share(node.uuid())]}, annotations=told))
+
+
+async def test_a_share_of_a_card_that_was_shared_otherwise_is_refused():
+    async with GpuNode() as node:
+        body = pod("a", {"app": [share(node.uuid(), mode=Isolation.MPS)]})
+        assert "is shared by time-slicing, and was allocated as shared by mps" in await refused(node, body)
+
+
+@pytest.mark.parametrize("more", [{"mode": Isolation.TIME_SLICING}, {"mode": Isolation.MPS, "whole": True}])
+async def test_a_card_that_is_shared_as_allocated_or_had_alone_is_handed_over(more):
+    async with GpuNode() as node:
+        body = node.bound(pod("a", {"app": [share(node.uuid(), **more)]}))
+        assert (await node.run(body))["app"].env["CARDWISE_CARDS"] == node.uuid()
+
+
+async def test_a_demand_that_is_met_no_more_refuses_the_next_start_and_the_books_keep_the_pod():
+    async with GpuNode() as node:
+        body = node.bound(
+            pod("a", {"app": [share(node.uuid(), 15000, 60)]}, annotations={"cardwise.dev/isolation": "time-slicing"})
+        )
+        await node.run(body)
+        await node.stop_agent()
+        for each in (node.folder / "state").glob("journal.db*"):
+            each.unlink()
+        node._settings["isolation"] = "whole"
+        await node.start_agent()
+        await node.registered()
+        await node.until(lambda: [row.pod for row in node.agent.journal.rows] == ["a"])
+        with pytest.raises(ContainerError, match="is shared by whole, and the pod demands time-slicing"):
+            await node.kubelet.start_container(body["metadata"]["uid"], "app")
+
+
+# ---------------------------------------------------------------- what was handed over counts
+
+
+async def test_an_allocation_that_shrinks_later_leaves_no_more_room():
+    async with GpuNode() as node:
+        body = node.pod("a", 20000, 50)
+        await node.run(body)
+        less = copy.deepcopy(body)
+        less["metadata"]["annotations"]["cardwise.dev/alloc"] = body["metadata"]["annotations"][
+            "cardwise.dev/alloc"
+        ].replace("20000", "1")
+        node.port.put(less)
+        await node.until(lambda: '"mib":1,' in _alloc_known(node, body))
+        with pytest.raises(ContainerError, match="2516 of 22516 MiB are free"):
+            await node.run(node.pod("b", 20000, 50))
+
+
+def _alloc_known(node, body):
+    return node.agent.pods.by_uid[body["metadata"]["uid"]].metadata.annotations["cardwise.dev/alloc"]
+
+
+async def test_a_containers_neighbour_does_not_shrink_with_the_allocation():
+    async with GpuNode() as node:
+        body = node.bound(pod("a", {"one": [share(node.uuid(), 15000, 10)], "two": [share(node.uuid(), 1000, 10)]}))
+        uid = body["metadata"]["uid"]
+        await node.kubelet.admit(body)
+        await node.kubelet.start_container(uid, "one")
+        other = pod("a", {"one": [share(node.uuid(), 1, 10)], "two": [share(node.uuid(), 7000, 10)]})
+        body["metadata"]["annotations"] = other["metadata"]["annotations"]
+        node.port.put(body)
+        await node.until(lambda: '"mib":7000' in _alloc_known(node, body))
+        await node.kubelet.start_container(uid, "two")
+        with pytest.raises(ContainerError, match="516 of 22516 MiB are free"):
+            await node.run(node.pod("b", 600, 5))
+
+
+# ---------------------------------------------------------------- calls that make no sense
+
+
+@pytest.mark.parametrize(
+    ("ids", "words"),
+    [
+        pytest.param(["slot-000", "slot-000"], "asked for twice in one call: slot-000", id="twice"),
+        pytest.param([], "nothing: no slots of this node", id="none"),
+        pytest.param(["../../etc/x"], "'../../etc/x': no slots of this node", id="path"),
+        pytest.param(["s" * 3_000_000], "no slots of this node", id="long"),
+        pytest.param([f"x{i}" for i in range(20000)], "and 19,996 more: no slots of this node", id="many"),
+        pytest.param([f"slot-{i:05d}" for i in range(20000)], "and 19,996 more are; it tries again", id="unknown"),
+    ],
+)
+async def test_slots_that_cannot_be_ours_are_refused_in_few_words_and_leave_nothing(ids, words):
+    async with GpuNode() as node:
+        with pytest.raises(RefusedError) as caught:
+            await node.agent.plugin.pre_start(ids)
+        assert words in str(caught.value)
+        assert len(str(caught.value)) < 500
+        assert not node.agent.sweeping.preparing._locks
+
+
+async def test_a_bug_of_ours_is_told_to_the_pod_and_refuses_the_container():
+    async with GpuNode() as node:
+
+        class Broken:
+            async def enforce(self, _owner, _grants):
+                raise KeyError("what nobody expected")
+
+            async def lift(self, _row):
+                return
+
+        node.agent.sweeping.preparing.limits = Broken()
+        with pytest.raises(ContainerError, match="cardwise: a bug of ours: KeyError: 'what nobody expected'"):
+            await node.run(node.pod("a"))
+        assert (node.slot_files(), list(node.agent.journal.rows)) == ([], [])
+        await node.until(lambda: "CardwiseRefused" in node.port.reasons())
+
+
+async def test_an_init_container_that_runs_again_in_a_new_sandbox_gets_its_own_amounts():
+    """After a reboot the status still says that it has ended; the pod has no sandbox yet."""
+    async with GpuNode() as node:
+        uuid = node.uuid()
+        body = node.bound(pod("a", {"app": [share(uuid, 1000, 5)]}, inits={"load": [share(uuid, 15000, 60)]}))
+        uid = body["metadata"]["uid"]
+        await node.kubelet.admit(body)
+        for sandbox, container, mib in (
+            ("False", "load", "15000"),
+            ("True", "app", "1000"),
+            ("False", "load", "15000"),
+        ):
+            body = copy.deepcopy(body)
+            body["status"] = {
+                "phase": "Running",
+                "conditions": [{"type": "PodReadyToStartContainers", "status": sandbox}],
+                "initContainerStatuses": [{"name": "load", "state": {"terminated": {"exitCode": 0}}}],
+            }
+            node.port.put(body)
+            await node.until(lambda told=sandbox: _sandbox_known(node, uid) == told)
+            assert (await node.kubelet.start_container(uid, container)).env["CARDWISE_MEMORY_MIB"] == mib
+            node.kubelet.stop_container(uid, container)
+
+
+def _sandbox_known(node, uid):
+    return next((each.status for each in node.agent.pods.by_uid[uid].status.conditions), None)
+
+
+async def test_an_app_container_that_starts_before_the_status_tells_of_its_init_container_gets_its_own_amounts():
+    async with GpuNode() as node:
+        uuid = node.uuid()
+        body = node.bound(pod("a", {"app": [share(uuid, 1000, 5)]}, inits={"load": [share(uuid, 15000, 60)]}))
+        uid = body["metadata"]["uid"]
+        await node.kubelet.admit(body)
+        await node.kubelet.start_container(uid, "load")
+        node.kubelet.stop_container(uid, "load")
+        starting = asyncio.ensure_future(node.kubelet.start_container(uid, "app"))
+        await asyncio.sleep(0.4)
+        assert not starting.done()
+        ended = [{"name": "load", "state": {"terminated": {"exitCode": 0}}}]
+        node.port.put({**body, "status": {"phase": "Pending", "initContainerStatuses": ended}})
+        assert (await starting).env["CARDWISE_MEMORY_MIB"] == "1000"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from cardwise.adapters.journal import State
 from tests.agent.a_node import GPU, GpuNode
 from tests.agent.node_port import pod, share
 from tests.fakes.kubelet import ContainerError, Refused
@@ -126,7 +129,9 @@ async def test_processes_that_a_pod_declares_share_its_limit(mps):
 async def test_a_nonsense_number_of_processes_is_refused_with_what_to_write(mps):
     async with MpsNode(mps, "A10") as node:
         body = pod("a", {"app": [share(node.uuid())]}, annotations={"cardwise.dev/processes": "many"})
-        with pytest.raises(ContainerError, match=r"'many' is no number of processes; write 2"):
+        with pytest.raises(
+            ContainerError, match=r"'many' is no number of processes; write a whole number from 1 to 64"
+        ):
             await node.run(node.bound(body))
 
 
@@ -163,3 +168,57 @@ async def test_a_card_whose_limits_bind_is_told_as_such_and_others_are_not(mps):
         assert '"binds":true' in node.port.annotations["cardwise.dev/cards"]
     async with GpuNode("A10") as node:
         assert "binds" not in node.port.annotations["cardwise.dev/cards"]
+
+
+@pytest.mark.parametrize("text", ["9" * 5000, "65", "\u0663"])
+async def test_an_impossible_number_of_processes_is_refused_and_told(mps, text):
+    async with MpsNode(mps, "A10") as node:
+        body = pod("a", {"app": [share(node.uuid())]}, annotations={"cardwise.dev/processes": text})
+        with pytest.raises(ContainerError, match="is no number of processes; write a whole number from 1 to 64"):
+            await node.run(node.bound(body))
+        await node.until(lambda: "CardwiseRefused" in node.port.reasons())
+
+
+async def test_more_processes_than_mebibytes_are_refused_with_both_numbers(mps):
+    async with MpsNode(mps, "A10") as node:
+        body = pod("a", {"app": [share(node.uuid(), 10, 5)]}, annotations={"cardwise.dev/processes": "64"})
+        with pytest.raises(ContainerError, match="64 processes, each with 1 MiB at least, do not fit into 10 MiB"):
+            await node.run(node.bound(body))
+
+
+async def namespaces(node):
+    told = await node.agent.isolating.mps.control._list("namespace", "list", "--server=cardwise")
+    return {line.split(",")[0] for line in told.splitlines()} - {"default"}
+
+
+async def test_a_limit_of_a_start_that_a_crash_broke_off_goes_although_its_pod_is_gone_too(mps):
+    mps.tell(version=13040)
+    async with MpsNode(mps, "A10") as node:
+        body = node.pod("a", 8000, 40)
+        await node.run(body)
+        row = next(iter(node.agent.journal.rows))
+        node.agent.journal.put(replace(row, state=State.PREPARING))  # as of an agent that was killed right then
+        await node.stop_agent()
+        await node.delete(body)
+        await node.start_agent()
+        await node.registered()
+        assert await namespaces(node) == set()
+
+
+async def test_a_container_that_is_given_other_slots_leaves_nothing_in_the_old_ones(mps):
+    """The kubelet lost its checkpoint; another pod got the slots and never started."""
+    mps.tell(version=13040)
+    async with MpsNode(mps, "A10") as node:
+        body, other = node.pod("a", 8000, 40), node.pod("b", 1000, 5)
+        uid = body["metadata"]["uid"]
+        await node.run(body)
+        await node.kubelet.stop()
+        (node.folder / "device-plugins" / "kubelet_internal_checkpoint").unlink()
+        await node.kubelet.start()
+        await node.registered()
+        await node.kubelet.admit(other)
+        node.kubelet.stop_container(uid, "app")
+        await node.kubelet.admit(body)
+        assert (await node.kubelet.start_container(uid, "app")).device_ids == {GPU: ("slot-001",)}
+        assert node.slot_files() == ["cardwise.dev-slot-001.json"]
+        assert await namespaces(node) == {"slot_001"}

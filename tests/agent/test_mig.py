@@ -81,6 +81,7 @@ async def test_a_divided_card_is_published_as_its_instances():
         "mib": 40448,
         "mode": "mig",
         "links": [3, 0],
+        "binds": True,
     }
 
 

@@ -159,7 +159,7 @@ async def test_a_card_is_not_ready_while_the_daemon_cannot_start_and_ready_when_
     fake.kill()
     assert await started.check() == DEAD
     assert (started.ready(), "driver mismatch" in started.why()) == (False, True)
-    with pytest.raises(CardError, match="the MPS daemon is dead, started 2 times; again in 2 s"):
+    with pytest.raises(CardError, match="the MPS daemon is dead; it is started again after a pause of 2 s"):
         await started.supervisor.ready(OTHER)
     fake.tell(start_fails="")
     assert await started.check() == DEAD
@@ -185,7 +185,19 @@ async def test_pauses_begin_anew_once_a_daemon_has_lived_for_long(started, fake)
     fake.kill()
     await started.check()
     await started.check(0)
-    assert "started 1 times; again in 1 s" in started.why()
+    assert started.why().endswith("started again after a pause of 1 s")
+
+
+async def test_what_is_told_of_a_dead_daemon_does_not_change_from_look_to_look(node, fake):
+    """It becomes a condition of the node, which is written at each change."""
+    fake.tell(start_fails="no")
+    for _ in range(6):
+        await node.check(LONGEST_PAUSE_S)
+    told = set()
+    for _ in range(3):
+        await node.check(1)
+        told.add(node.why())
+    assert len(told) == 1
 
 
 async def test_a_daemon_that_dies_while_it_is_asked_is_not_ready(started, fake):
@@ -312,6 +324,35 @@ async def test_releasing_works_without_a_daemon_and_twice(started, fake):
     await started.supervisor.release("slot-001")
     await started.supervisor.release("slot-001")
     assert await started.check() == DEAD
+
+
+async def test_a_slice_of_an_agent_that_was_killed_is_released_although_it_is_not_known(started, fake):
+    await started.supervisor.ready(SLICE)
+    await started.supervisor.ready(OTHER)
+    started.control = type(started.control)(started.control.daemon)
+    started.supervisor = started.anew()
+    await started.supervisor.release(SLICE.name)
+    started.supervisor.restore([OTHER])
+    assert await started.check() == []
+    held = await started.control.read_limits(SLICE)
+    assert held.memory_mib != SLICE.memory_mib or isinstance(started.control, MpsV2)  # the last slice's ceiling stays
+
+
+async def test_a_slice_that_could_not_be_removed_is_removed_at_the_next_look(started, fake):
+    larger = SliceLimits("slot-003", CARD_A, 8192, 50)
+    await started.supervisor.ready(SLICE)
+    await started.supervisor.ready(larger)
+    fake.tell(garbage=["server list", "get_server_list"])
+    await started.supervisor.release(larger.name)
+    fake.tell(garbage=[])
+    await started.check()
+    assert (await started.control.read_limits(larger)).memory_mib != 8192
+
+
+async def test_a_run_folder_that_cannot_be_made_is_an_error_of_the_cards(node, fake):
+    fake.pipe_dir.write_text("a file")
+    with pytest.raises(CardError, match=r"its folders cannot be made: .* give the agent a run-folder"):
+        await node.supervisor.start()
 
 
 async def test_a_new_agent_takes_over_daemon_and_slices(started, fake):

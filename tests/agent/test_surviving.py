@@ -236,6 +236,7 @@ async def test_a_journal_that_is_lost_is_filled_again_from_what_runs(damage):
         await node.stop_agent()
         damage(node.folder / "state" / "journal.db")
         await node.start_agent()
+        await node.until(lambda: node.agent.registering.registrations)  # the kubelet remembers the one before
         await node.registered()
         assert books(node) == before
         with pytest.raises(ContainerError, match=r"15000 MiB are asked, 7516 of 22516 MiB are free; held by default/a"):
@@ -343,6 +344,7 @@ async def test_an_agent_starts_with_a_broken_cdi_folder_and_a_start_half_done():
         shutil.rmtree(node.folder / "cdi")
         (node.folder / "cdi").write_text("")
         await node.start_agent()
+        await node.until(lambda: node.agent.registering.registrations)
         await node.registered()
         assert node.agent.journal.get(uid(body), "app").grants == row.grants
         (node.folder / "cdi").unlink()
@@ -412,6 +414,34 @@ async def test_a_pod_that_is_gone_holds_nothing_although_its_slot_is_anothers_wh
         assert node.kubelet.devices.of_container(uid(waits), "app")[GPU].ids == {"slot-000"}
         await node.until(lambda: not names(node))
         await node.run(third)
+
+
+async def test_a_row_that_cannot_be_removed_does_not_keep_the_others():
+    async with GpuNode() as node:
+        bodies = [node.pod(f"p{i}", 100, 1) for i in range(4)]
+        for body in bodies:
+            await node.run(body)
+        stuck = node.folder / "cdi" / node.slot_files()[0]
+        stuck.unlink()
+        (stuck / "x").mkdir(parents=True)
+        for body in bodies:
+            await node.delete(body)
+        await node.until(lambda: names(node) == ["p0"])
+        shutil.rmtree(stuck)
+        await node.until(lambda: not names(node))
+
+
+async def test_what_runs_is_entered_by_its_uid_and_not_by_a_name_that_is_used_again():
+    async with GpuNode() as node:
+        old = node.pod("db-0", 20000, 50, uid="00000000-0000-0000-0000-000000000001")
+        await node.run(old)
+        await node.stop_agent()
+        _deleted(node.folder / "state" / "journal.db")
+        node.port.remove(old)  # force-deleted: the kubelet still has it
+        node.pod("db-0", 1000, 5, uid="00000000-0000-0000-0000-000000000002")
+        await node.start_agent()
+        await node.until(lambda: node.agent.registering.registrations)
+        assert names(node) == []
 
 
 async def test_an_init_containers_row_goes_when_the_app_takes_over_its_slot():

@@ -9,7 +9,7 @@ from hypothesis.stateful import multiple, rule
 
 from cardwise.core.allocation import Allocation, BoundPod, Hold, Share
 from cardwise.core.card.facts import CardFacts, CardSample, MigInstance, NodeFacts, ProcessUse, links_of, units
-from cardwise.core.card.handover import Mismatch, Offered, Refusal, Slots, Start, hand_over
+from cardwise.core.card.handover import Holder, Mismatch, Offered, Refusal, Slots, Start, hand_over
 from cardwise.core.card.usage import by_instance
 from cardwise.core.claim import Claim, ContainerAsk, Stage
 from cardwise.core.cluster import OversoldError
@@ -231,7 +231,7 @@ def start(uuid="MIG-a", again=False):
 @pytest.mark.parametrize("again", [False, True])
 def test_an_instance_that_another_pod_has_is_not_handed_over(again):
     offered = {"MIG-a": Offered("MIG-a", 40448, Isolation.MIG)}
-    mine, others = [Hold("MIG-a", 4096, 20)], {"ns/other": [Hold("MIG-a", 4096, 20)]}
+    mine, others = [Hold("MIG-a", 4096, 20)], {Holder("u", "ns/other"): [Hold("MIG-a", 4096, 20)]}
     refusal = hand_over(start(again=again), "n", offered, mine, others)
     assert refusal == Refusal(
         Mismatch.OVERSOLD, "card MIG-a: it is a MIG instance, which one pod has at a time; held by ns/other"

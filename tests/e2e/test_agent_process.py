@@ -1,7 +1,7 @@
 """``cardwise agent`` dies at each step of a container's start: SIGKILL, no chance to tidy up, and started anew.
 
 The steps are held open from outside, with the program as it is: the kubelet does not answer, a driver's call hangs, a
-CDI file is a pipe that nobody writes, the journal is locked by another, the log is a pipe that nobody reads.
+CDI file is a pipe that nobody reads, the journal is locked by another, the log is a pipe that nobody reads.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -71,12 +73,15 @@ class Log:
 class Machine:
     """A node of the control plane with a kubelet and the program. Use as ``async with``."""
 
-    def __init__(self, plane, name, *, driver_loads=True):
+    def __init__(self, plane, name, *, driver_loads=True, init_hangs=False, mps_hangs=False):
         self.plane, self.name, self.driver_loads = plane, name, driver_loads
         self.folder = Path(tempfile.mkdtemp(prefix="cw-"))  # short: sockets have short names
         self.nvml = Node(self.folder / "nvml", "A10", "A10", driver="615.71.05", cuda=13040, memory_limits=True)
-        if not driver_loads:
+        if init_hangs:
+            self.nvml.hang(-1, "nvmlDeviceGetCount_v2", HOUR_MS)
+        elif not driver_loads and not mps_hangs:
             self.nvml.init_fails(9)
+        self.mps_hangs = mps_hangs
         self.kubelet = FakeKubelet(self.folder, name)
         self.process, self.log = None, None
         self.bodies = []
@@ -150,7 +155,7 @@ class Machine:
     # ---------------------------------------------------------------- what is on disk
 
     def files(self):
-        return sorted(path.name for path in (self.folder / "cdi").glob("cardwise*"))
+        return sorted(path.name for path in (self.folder / "cdi").glob("cardwise*.json"))
 
     def rows(self):
         """States by pod; nothing while the journal is not there."""
@@ -170,11 +175,14 @@ class Machine:
             "proc-folder": f / "proc",
             "cgroup-folder": f / "cgroup",
             "sys-folder": f / "sys",
-            "mps-control": f / "no-mps",
+            "mps-control": f / "mps",
             "host": "127.0.0.1",
         }
         text = "".join(f'{key} = "{value}"\n' for key, value in lines.items())
         (f / "agent.toml").write_text(f'{text}port = {self.port}\ncdi-read-folders = ["{f / "etc"}"]\n')
+        if self.mps_hangs:
+            (f / "mps").write_text("#!/bin/sh\nsleep 60\n")
+            (f / "mps").chmod(0o755)
         for folder in ("etc", "cgroup"):
             (f / folder).mkdir()
         (f / "cgroup" / "cgroup.controllers").touch()
@@ -208,25 +216,25 @@ async def after_the_row(machine):
 
 @contextlib.asynccontextmanager
 async def after_the_limits(machine):
-    """Reading what the container toolkit says waits for ever."""
-    pipe = machine.folder / "etc" / "z.json"
-    os.mkfifo(pipe)
+    """Writing the slot's file waits for ever: it is a pipe."""
+    pipes = [machine.folder / "cdi" / f"cardwise.dev-slot-{i:03}.{machine.process.pid}.tmp" for i in range(32)]
+    for pipe in pipes:
+        os.mkfifo(pipe)
     yield lambda: _waits_in(machine.process.pid, "wait_for_partner")
-    pipe.unlink()
+    for pipe in pipes:
+        pipe.unlink(missing_ok=True)
 
 
 @contextlib.asynccontextmanager
 async def after_the_file(machine):
     """The journal is locked as soon as the row is there: the file can be written, and the row cannot say ready."""
-    pipe = machine.folder / "etc" / "z.json"
-    os.mkfifo(pipe)
+    machine.nvml.hang(0, "nvmlDeviceSetMemoryLimits_v1", HOUR_MS)
     db = sqlite3.connect(machine.folder / "state" / "journal.db", isolation_level=None)
 
     def reached():
         if not db.in_transaction and machine.rows().get("victim") == "preparing":
             db.execute("BEGIN IMMEDIATE")
-            os.close(os.open(pipe, os.O_WRONLY))  # the reader goes on; it read nothing
-            pipe.unlink()
+            machine.nvml.heal()
         return len(machine.files()) == 2
 
     yield reached
@@ -325,3 +333,59 @@ async def test_an_agent_that_waits_for_a_driver_says_so_and_ends_when_told(contr
         process = machine.process
         await asyncio.to_thread(machine.kill, signal.SIGTERM)
         assert process.returncode == 0
+
+
+def page(machine, path):
+    """Status and body; nothing while nobody listens."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{machine.port}{path}", timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+    except OSError:
+        return 0, ""
+
+
+async def seen(machine, path):
+    return await asyncio.to_thread(page, machine, path)
+
+
+async def test_an_agent_tells_of_itself_while_the_driver_does_not_answer_and_ends_when_told(control_plane):
+    async with Machine(control_plane, "gpu-mute", driver_loads=False, init_hangs=True) as machine:
+        await machine.until(lambda: b"the driver has not answered for" in machine.log.text)
+        status, text = await seen(machine, "/readyz")
+        assert (status, text[:31]) == (503, "the driver has not answered for")
+        assert (await seen(machine, "/metrics"))[0] == 200
+        begin_s = time.monotonic()
+        await asyncio.to_thread(machine.kill, signal.SIGTERM)
+        assert time.monotonic() - begin_s < 5
+
+
+async def test_an_agent_ends_when_told_while_the_mps_program_hangs(control_plane):
+    async with Machine(control_plane, "gpu-probe", driver_loads=False, mps_hangs=True) as machine:
+        await machine.until(lambda: b"metrics are told" in machine.log.text)
+        await asyncio.sleep(1)
+        begin_s = time.monotonic()
+        await asyncio.to_thread(machine.kill, signal.SIGTERM)
+        assert time.monotonic() - begin_s < 5
+
+
+async def test_a_second_agent_waits_and_takes_over_when_the_first_ends(control_plane):
+    async with Machine(control_plane, "gpu-two") as machine:
+        first, log = machine.process, machine.log
+        machine.log = None
+        await machine.start_agent()
+        await machine.until(lambda: b"another agent runs here" in machine.log.text)
+        before = machine.kubelet.devices.endpoints.get(GPU)
+        assert await machine.kubelet.run_pod(machine.pod("a", 20000, 50))
+        await asyncio.to_thread(end, first)
+        log.close()
+        await machine.until(lambda: machine.kubelet.devices.endpoints.get(GPU) is not before)
+        await machine.registered()
+        with pytest.raises(ContainerError, match="are asked"):
+            await machine.kubelet.run_pod(machine.pod("b", 20000, 50))
+
+
+def end(process):
+    process.send_signal(signal.SIGKILL)
+    process.wait(20)

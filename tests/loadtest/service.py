@@ -166,7 +166,7 @@ class Answering(asyncio.Protocol):
 
     def write(self, status, body):
         script = self.script
-        if script.early_hints:
+        if script.early_hints and self.path != b"/counts":
             self.transport.write(b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n")
         lines = [f"HTTP/1.1 {status} OK", *(f"{name}: {value}" for name, value in script.headers)]
         if status in {429, 503} and script.retry_after is not None:

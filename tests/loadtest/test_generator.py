@@ -4,11 +4,13 @@ import asyncio
 import os
 import signal
 import threading
+import time
 
 import pytest
 
 from cardwise.errors import UserError
 from cardwise.loadtest import run as running
+from cardwise.loadtest.client import Client
 from cardwise.loadtest.plan import (
     Arrivals,
     Kind,
@@ -36,7 +38,7 @@ def target(service, kind=Kind.PLAIN, path="", **more):
     return Target(endpoint_of(parts), path_of(parts, kind, "m"), kind, **{"bodies": bodies} | more)
 
 
-def tested(service, *steps, kind=Kind.PLAIN, more=None, **plan):
+def curve_of(service, *steps, kind=Kind.PLAIN, more=None, **plan):
     settings = {"seconds": 1.0, "warm_up_s": 0.2, "timeout_s": 2.0, "arrivals": Arrivals.CONSTANT}
     return run(target(service, kind, **more or {}), Plan(steps=steps, **settings | plan))
 
@@ -66,7 +68,7 @@ def asked_in(curve):
 )
 def test_every_request_is_counted_once_and_as_the_server_counts(script, counts, load):
     with serving(**script) as service:
-        curve = tested(service, load, timeout_s=0.5)
+        curve = curve_of(service, load, timeout_s=0.5)
         asked = service.counts()["asked"]
     (step,) = curve.steps
     out = step.outcomes
@@ -91,24 +93,24 @@ def test_every_request_is_counted_once_and_as_the_server_counts(script, counts, 
 )
 def test_errors_are_told_apart(script, reason):
     with serving(**script) as service:
-        (step,) = tested(service, OPEN).steps
+        (step,) = curve_of(service, OPEN).steps
     assert set(step.errors) == {reason}
 
 
 def test_rejections_with_retry_after_are_told_apart():
     with serving(status=429, retry_after="1") as service:
-        (step,) = tested(service, OPEN).steps
+        (step,) = curve_of(service, OPEN).steps
     assert step.rejected_with_retry_after == step.outcomes.rejected > 0
     assert step.rejection_ms.count == step.outcomes.rejected
     with serving(status=503) as service:
-        (step,) = tested(service, OPEN).steps
+        (step,) = curve_of(service, OPEN).steps
     assert step.rejected_with_retry_after == 0
 
 
 def test_a_stall_is_in_the_latency_of_all_who_were_due_in_it():
     """Half a second of two: in the open loop a quarter of the requests waited, evenly from 0 to 0.5 s."""
     with serving(latency_s=0.002, stall=(0.8, 0.5)) as service:
-        (step,) = tested(service, OPEN, seconds=2.0, warm_up_s=0.0).steps
+        (step,) = curve_of(service, OPEN, seconds=2.0, warm_up_s=0.0).steps
     waited = step.judged.counts.sum() * 0.25
     slow = sum(
         count
@@ -124,14 +126,14 @@ def test_a_stall_is_in_the_latency_of_all_who_were_due_in_it():
 
 def test_in_the_closed_loop_the_same_stall_is_met_by_each_caller_once():
     with serving(latency_s=0.002, stall=(0.8, 0.5)) as service:
-        (step,) = tested(service, Load(concurrency=2), seconds=2.0, warm_up_s=0.0).steps
+        (step,) = curve_of(service, Load(concurrency=2), seconds=2.0, warm_up_s=0.0).steps
     assert step.latency_ms.p90 < 100  # why the open loop is the default
     assert step.latency_ms.max > 300
 
 
 def test_arrivals_never_wait_for_answers():
     with serving(latency_s=1.0) as service:
-        (step,) = tested(service, OPEN, timeout_s=3.0).steps
+        (step,) = curve_of(service, OPEN, timeout_s=3.0).steps
     assert step.issued == pytest.approx(200, abs=2)
     assert step.outcomes.ok == step.issued
     assert step.lag_ms.p50 < 50
@@ -139,7 +141,7 @@ def test_arrivals_never_wait_for_answers():
 
 def test_what_would_be_too_many_unfinished_is_held_back_and_counted():
     with serving(latency_s=0.5) as service:
-        curve = tested(service, OPEN, most_unfinished=20, warm_up_s=0.0)
+        curve = curve_of(service, OPEN, most_unfinished=20, warm_up_s=0.0)
         asked = service.counts()["asked"]
     (step,) = curve.steps
     assert step.offered == pytest.approx(200, abs=2)
@@ -150,21 +152,21 @@ def test_what_would_be_too_many_unfinished_is_held_back_and_counted():
 
 def test_poisson_arrivals_are_irregular_and_the_same_for_a_seed():
     with serving() as service:
-        one, other = (tested(service, OPEN, arrivals=Arrivals.POISSON).steps[0].offered for _ in range(2))
+        one, other = (curve_of(service, OPEN, arrivals=Arrivals.POISSON).steps[0].offered for _ in range(2))
     assert one == other
     assert one == pytest.approx(200, abs=50)
 
 
 def test_warm_up_is_in_no_figure():
     with serving(stall=(0.0, 0.4)) as service:
-        (step,) = tested(service, OPEN, warm_up_s=0.8).steps
+        (step,) = curve_of(service, OPEN, warm_up_s=0.8).steps
     assert step.warm_up_issued == pytest.approx(160, abs=2)
     assert step.latency_ms.p99 < 200
 
 
 def test_the_knee_of_a_rejecting_service_is_found():
     with serving(latency_s=0.005, capacity_per_s=200.0) as service:
-        curve = tested(service, search=Search("rate", 50.0, 3200.0), seconds=1.5, arrivals=Arrivals.POISSON)
+        curve = curve_of(service, search=Search("rate", 50.0, 3200.0), seconds=1.5, arrivals=Arrivals.POISSON)
     assert curve.knee.load == pytest.approx(200, rel=0.15)
     assert curve.knee.stopped_by == "goodput"
 
@@ -173,7 +175,7 @@ def test_the_knee_of_a_device_with_an_endless_queue_is_found():
     """Five milliseconds each: 200/s; beyond it the queue grows past the target."""
     with serving(serial_s=0.005) as service:
         search = Search("rate", 50.0, 3200.0)
-        curve = tested(service, search=search, seconds=2.0, target_p99_ms=150.0)
+        curve = curve_of(service, search=search, seconds=2.0, target_p99_ms=150.0)
     assert curve.knee.load == pytest.approx(200, rel=0.15)
     assert curve.knee.stopped_by in {"p99", "goodput"}
 
@@ -181,7 +183,7 @@ def test_the_knee_of_a_device_with_an_endless_queue_is_found():
 def test_headers_of_the_gateway_are_gathered():
     headers = (("X-Cardwise-Queue-Ms", "7.5"), ("x-cardwise-batch-size", "4"), ("x-cardwise-attempts", "2"))
     with serving(headers=headers) as service:
-        (step,) = tested(service, OPEN).steps
+        (step,) = curve_of(service, OPEN).steps
     assert step.queue_ms.p50 == pytest.approx(7.5, rel=0.01)
     assert step.batch_sizes == {"4": step.outcomes.ok}
     assert step.attempts == {"2": step.outcomes.ok}
@@ -189,7 +191,7 @@ def test_headers_of_the_gateway_are_gathered():
 
 def test_a_stream_is_measured_by_its_tokens():
     with serving(events=(0.1, 0.02, 0.02, 0.02)) as service:
-        curve = tested(service, Load(rate_per_s=20.0), kind=Kind.OPENAI)
+        curve = curve_of(service, Load(rate_per_s=20.0), kind=Kind.OPENAI)
         paths = service.counts()["paths"]
     (step,) = curve.steps
     assert list(paths) == ["/v1/chat/completions"]
@@ -203,23 +205,23 @@ def test_a_stream_is_measured_by_its_tokens():
 
 def test_the_engines_own_count_of_tokens_is_believed():
     with serving(events=(0.01, 0.01), usage=10) as service:
-        (step,) = tested(service, Load(rate_per_s=20.0), kind=Kind.OPENAI).steps
+        (step,) = curve_of(service, Load(rate_per_s=20.0), kind=Kind.OPENAI).steps
     assert step.stream.tokens == 10 * step.outcomes.ok > 0
 
 
 def test_a_stream_without_its_end_was_cut():
     with serving(events=(0.01,), done=False) as service:
-        (step,) = tested(service, Load(rate_per_s=20.0), kind=Kind.OPENAI).steps
+        (step,) = curve_of(service, Load(rate_per_s=20.0), kind=Kind.OPENAI).steps
     assert step.errors == {"cut": step.issued}
 
 
 def test_a_batch_window_is_swept_by_header_and_by_url():
     loads = [Load(concurrency=4, batch_window_ms=window) for window in (0.0, 50.0)]
     with serving(latency_s=0.005, window_s_per_ms=0.001) as service:
-        fast, slow = tested(service, *loads, more={"window_header": "x-window"}).steps
+        fast, slow = curve_of(service, *loads, more={"window_header": "x-window"}).steps
     assert slow.latency_ms.p50 - fast.latency_ms.p50 == pytest.approx(50, rel=0.3)
     with serving() as service:
-        tested(service, *loads, more={"path": "/p?window={window}"})
+        curve_of(service, *loads, more={"path": "/p?window={window}"})
         assert {"/p?window=0", "/p?window=50"} <= set(service.counts()["paths"])
 
 
@@ -228,7 +230,7 @@ def test_made_up_tensors_differ_and_follow_the_models_metadata():
         aim = target(service, Kind.OIP)
         tensors = tensors_of(aim, "/v2/models/m")
         assert [(each.name, each.shape) for each in tensors] == [("x", (1, 4))]
-        tested(service, OPEN, kind=Kind.OIP, more={"bodies": oip_bodies(tensors, 1)})
+        curve_of(service, OPEN, kind=Kind.OIP, more={"bodies": oip_bodies(tensors, 1)})
         counts = service.counts()
     assert list(counts["paths"]) == ["/v2/models/m/infer"]
     assert counts["bodies"] == 16
@@ -236,29 +238,57 @@ def test_made_up_tensors_differ_and_follow_the_models_metadata():
 
 def test_the_limit_of_the_whole_test_is_kept():
     with serving(latency_s=0.01) as service:
-        curve = tested(service, OPEN, OPEN, seconds=2.0, limit_s=1.5)
+        curve = curve_of(service, OPEN, OPEN, seconds=10.0, limit_s=3.0)
     (step,) = curve.steps
     assert curve.ended == "time"
     assert step.cut_short
-    assert step.seconds == pytest.approx(1.3, abs=0.2)
+    assert 1.0 < step.seconds <= 2.8
 
 
 def test_an_interrupt_gives_the_results_so_far_and_counts_what_is_unfinished():
+    """The signal comes once the service has been asked a while, however slow this machine starts."""
+
+    def interrupt(service):
+        while service.counts()["asked"] < 250:
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
     with serving(latency_s=0.4) as service:
         before = signal.getsignal(signal.SIGINT)
-        threading.Timer(1.2, os.kill, (os.getpid(), signal.SIGINT)).start()
-        curve = tested(service, OPEN, OPEN, seconds=5.0)
+        threading.Thread(target=interrupt, args=(service,)).start()
+        curve = curve_of(service, OPEN, OPEN, seconds=10.0)
         assert signal.getsignal(signal.SIGINT) is before
     (step,) = curve.steps
     assert curve.ended == "interrupt"
-    assert step.outcomes.unfinished == pytest.approx(80, rel=0.4)
+    assert step.outcomes.unfinished == pytest.approx(80, rel=0.5)
     assert step.outcomes.ok > 0
+
+
+@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+def test_a_generator_that_stalls_for_longer_than_the_timeout_ends_and_loses_nothing(monkeypatch, loop):
+    """Connections that are made while it stalls are given up at the moment they are there."""
+    if loop == "asyncio":
+        monkeypatch.setattr(running, "_new_loop", None)
+    stalling = running.Listener(on_progress=lambda *_: time.sleep(0.3))
+    with serving(close=True) as service:
+        plan = Plan(steps=(OPEN,), seconds=3.0, warm_up_s=0.2, timeout_s=0.1, arrivals=Arrivals.CONSTANT)
+        curve = run(target(service), plan, stalling)
+    (step,) = curve.steps
+    assert step.issued == step.outcomes.issued == pytest.approx(600, abs=3)
+    assert step.outcomes.timeout > 0
+    assert step.stall_ms > 200
+
+
+def test_a_bug_in_what_ends_a_step_is_raised_and_hangs_nobody(monkeypatch):
+    monkeypatch.setattr(Client, "expire", lambda *_: 1 / 0)
+    with serving() as service, pytest.raises(ZeroDivisionError):
+        curve_of(service, OPEN)
 
 
 def test_it_runs_on_asyncios_own_loop_too(monkeypatch):
     monkeypatch.setattr(running, "_new_loop", None)
     with serving() as service:
-        curve = tested(service, OPEN)
+        curve = curve_of(service, OPEN)
     assert curve.environment.event_loop == "asyncio"
     assert curve.steps[0].outcomes.ok == curve.steps[0].issued
 
@@ -266,7 +296,7 @@ def test_it_runs_on_asyncios_own_loop_too(monkeypatch):
 def test_nobody_there_is_said_so():
     with serving() as service:
         url = service.url
-    with pytest.raises(UserError, match="cannot connect to 127.0.0.1:.*Connection refused"):
+    with pytest.raises(UserError, match=r"cannot connect to 127\.0\.0\.1:.*Connection refused"):
         reach(endpoint_of(split_url(url)))
     with pytest.raises(UserError, match=r"nowhere\.invalid: no such host"):
         reach(endpoint_of(split_url("http://nowhere.invalid/")))
@@ -275,7 +305,7 @@ def test_nobody_there_is_said_so():
 @pytest.mark.parametrize(("status", "said"), [(404, "answers the first request with 404"), (307, "redirects")])
 def test_a_service_that_does_not_understand_is_not_tested(status, said):
     with serving(status=status) as service, pytest.raises(UserError, match=said):
-        tested(service, OPEN)
+        curve_of(service, OPEN)
 
 
 async def test_the_timer_never_fires_early_and_hardly_late():

@@ -27,7 +27,7 @@ class Home:
 def home_of(pid: int, proc: Path = PROC) -> Home | None:
     """The pod and container of a process; None if it is of no pod, or gone."""
     try:
-        text = (proc / str(pid) / "cgroup").read_text()
+        text = (proc / str(pid) / "cgroup").read_text(errors="replace")  # anyone may call a cgroup anything
     except OSError:
         return None
     for line in text.splitlines():

@@ -34,6 +34,8 @@ NAMED_MODES = {name: mode for mode, name in MODE_NAMES.items()}
 """Isolation modes as cardwise writes them, both ways: also of a card that has none yet."""
 MOST_PROCESSES = 64
 """Of one container on one card; MPS serves no more clients than that at a time."""
+PROCESSES = re.compile(r"[1-9][0-9]{0,3}")
+"""How a number of them is written."""
 LONGEST_LIST = 4096
 """Characters of a list in an annotation: dozens of names, not all that a request can carry."""
 LONGEST_NAME = 100
@@ -198,7 +200,7 @@ class _Annotations:
     def processes(self) -> None:
         """How many processes of a container use a card: a matter of the node's agent, but told here if it is wrong."""
         text = self._annotations.get(key := wire.ANNOTATION_PROCESSES, "1")
-        if not (re.fullmatch(r"[1-9][0-9]{0,3}", text) and int(text) <= MOST_PROCESSES):
+        if not (PROCESSES.fullmatch(text) and int(text) <= MOST_PROCESSES):
             told = f"{seen(text)} is no number of processes; write a whole number from 1 to {MOST_PROCESSES}"
             self._faults.add(f"annotation {key}: {told}")
 

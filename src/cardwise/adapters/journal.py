@@ -31,6 +31,10 @@ DAMAGED = ".damaged"
 """What a damaged file's name ends in, once it was put aside. There is one such at most: the last."""
 
 
+LOCKED_WITHIN_S = 0.5
+"""How long to wait for another program that has the file locked: the agent does nothing else meanwhile."""
+
+
 class State(Enum):
     """How far a handover came."""
 
@@ -85,8 +89,8 @@ class Journal:
                 self._db, self._rows = _opened(path)
         except (sqlite3.Error, OSError, _DamagedError) as exc:
             raise UserError(
-                f"{path}: cannot be used as the journal: {exc}; give the agent a state-folder that it can write; "
-                "running containers keep what they have"
+                f"{path}: cannot be used as the journal: {_told(exc)}; give the agent a state-folder that it can "
+                "write; running containers keep what they have"
             ) from exc
 
     def close(self) -> None:
@@ -120,7 +124,7 @@ class Journal:
         try:
             self._db.execute(statement, values)
         except sqlite3.Error as exc:
-            raise ClusterError(f"{self._path}: cannot be written: {exc}", retry=True) from exc
+            raise ClusterError(f"{self._path}: cannot be written: {_told(exc)}", retry=True) from exc
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -138,7 +142,7 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def _opened(path: Path) -> tuple[sqlite3.Connection, dict[tuple[str, str], Row]]:
-    db = sqlite3.connect(path, isolation_level=None)
+    db = sqlite3.connect(path, timeout=LOCKED_WITHIN_S, isolation_level=None)
     try:
         return db, _read(db, path)
     except (sqlite3.OperationalError, UserError):  # it cannot be read or written: that may pass
@@ -162,6 +166,14 @@ def _read(db: sqlite3.Connection, path: Path) -> dict[tuple[str, str], Row]:
     db.execute(f"PRAGMA user_version={VERSION}")
     rows = db.execute("SELECT uid, namespace, pod, container, state, told FROM handed").fetchall()
     return {(row[0], row[3]): _row(*row) for row in rows}
+
+
+def _told(exc: Exception) -> str:
+    """What went wrong, and who can be looked for."""
+    code = getattr(exc, "sqlite_errorcode", 0) & 0xFF
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return f"{exc}: another program has it open for writing; find it with fuser, and end it"
+    return str(exc)
 
 
 def _put_aside(path: Path) -> Path:

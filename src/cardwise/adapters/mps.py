@@ -187,7 +187,7 @@ class MpsControl(Protocol):
     async def read_limits(self, wanted: SliceLimits) -> Limits:
         """Return what the daemon, and with protocol 2 each server, says of a slice's limits."""
 
-    async def remove(self, gone: SliceLimits) -> None:
+    async def remove(self, name: str) -> None:
         """Forget a slice; no error if it is not there."""
 
     async def terminate(self, pid: int) -> None:
@@ -255,16 +255,24 @@ class ControlDaemon:
         return text
 
     async def launch(self, *flags: str) -> None:
-        """Start the daemon in the background."""
-        for folder in (self.pipe_dir, self.log_dir):
-            folder.mkdir(parents=True, exist_ok=True)
-            folder.chmod(0o755)  # clients of any user pass through it
-        if self.shm_dir is not None:
-            self.shm_dir.mkdir(parents=True, exist_ok=True)
-            self.shm_dir.chmod(0o1777)  # clients of any user
+        """Start the daemon in the background. Raises CardError."""
+        try:
+            self._make_folders()
+        except OSError as exc:
+            raise self.error(
+                f"its folders cannot be made: {exc}; give the agent a run-folder that it can write"
+            ) from exc
         await self.call("-d", *flags)
         if self.cgroups is not None and (pid := self.pid()) is not None:
             let_outlive(pid, root=self.cgroups)
+
+    def _make_folders(self) -> None:
+        modes = {self.pipe_dir: 0o755, self.log_dir: 0o755}  # clients of any user pass through them
+        if self.shm_dir is not None:
+            modes[self.shm_dir] = 0o1777  # clients of any user
+        for folder, mode in modes.items():
+            folder.mkdir(parents=True, exist_ok=True)
+            folder.chmod(mode)
 
     def pid(self) -> int | None:
         """Return the daemon's process, if it is there: a pid file outlives a daemon that was killed."""
@@ -373,10 +381,15 @@ class MpsV2:
         ]
         return next((limits for limits in told if difference(self.wanted(wanted), limits)), told[-1])
 
-    async def remove(self, gone: SliceLimits) -> None:
+    async def remove(self, name: str) -> None:
         """Lower the ceilings to what is left; the last slice's stay, for no command lifts them."""
-        if self._slices.pop(gone.name, None) is not None:
+        if (gone := self._slices.pop(name, None)) is None:
+            return
+        try:
             await self._apply(*{one.card_uuid for one in self._slices.values()})
+        except CardError:
+            self._slices[name] = gone  # its ceilings are in force still
+            raise
 
     async def terminate(self, pid: int) -> None:
         """End a client's work on the card. The daemon answers 0 when that is done."""
@@ -515,9 +528,9 @@ class MpsV3:
         memory, floored = parse_memory(row[3])
         return Limits(memory, parse_pct(row[4]), {"0": False, "1": True}.get(row[5]), floored, f"namespace {name}")
 
-    async def remove(self, gone: SliceLimits) -> None:
+    async def remove(self, name: str) -> None:
         """Delete the slice's namespace, its clients too."""
-        name = namespace_name(gone.name)
+        name = namespace_name(name)
         if await self._server() and await self._row(name):
             await self.daemon.call("namespace", "delete", name, f"--server={SERVER}", "--force")
 

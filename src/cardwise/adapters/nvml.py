@@ -2,8 +2,9 @@
 
 The only module that imports ``pynvml``: its objects become :mod:`cardwise.core.card.facts`, its errors ours. What the
 driver or a card does not support is None in that field, is not asked again until the next :meth:`Driver.facts`, and is
-told by :meth:`Driver.untold`. Refuses to judge, and to guard against a call that does not return: one thread per card
-does that (``agent/cards.py``). Refuses numpy too: the agent has a budget of memory.
+told by :meth:`Driver.untold`. A card whose calls do not return costs neither the facts nor the events of the others.
+Refuses to judge, and to guard other calls against that: one thread per card does (``agent/cards.py``). Refuses numpy
+too: the agent has a budget of memory.
 
 Cards are told apart by UUID alone: the driver's order and its handles move.
 """
@@ -11,16 +12,19 @@ Cards are told apart by UUID alone: the driver's order and its handles move.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import pynvml
 
 from cardwise.adapters import wire
+from cardwise.adapters.aside import Aside, Asides
 from cardwise.core.card.facts import (
     CardEvent,
     CardFacts,
@@ -35,6 +39,13 @@ from cardwise.errors import CardError, DriverError
 
 Handle = Any
 """A pointer of the bindings, or a value that they return: they are not typed."""
+_KeyT = TypeVar("_KeyT", bound=Hashable)
+_ValueT = TypeVar("_ValueT")
+
+WITHIN_S = 30.0
+"""For a card to say what it is. Without persistence mode a driver wakes its cards one after the other, seconds each."""
+WATCH_WITHIN_S = 2.0
+"""For cards to be registered for events; one that takes longer is watched when it is done, and the others meanwhile."""
 
 MIB = 1 << 20
 EXCLUSIVE_PROCESS, DEFAULT_MODE = 3, 0
@@ -114,19 +125,25 @@ class _Card:
 class Driver:
     """The node's driver, open between :meth:`open` and :meth:`close`.
 
-    sys_root: where sysfs is mounted. measure_pcie: where a card does not count its PCIe bytes, measure them; that
-    blocks for 20 ms per direction and sample. Methods may be called from several threads, :meth:`sample` of one card
-    from one at a time. Any of them can block for as long as the driver does, :meth:`close` too.
+    sys_root: where sysfs is mounted. within_s: how long :meth:`open` and :meth:`facts` wait for cards. measure_pcie:
+    where a card does not count its PCIe bytes, measure them; that blocks for 20 ms per direction and sample. Methods
+    may be called from several threads, :meth:`sample` of one card from one at a time. Any of them can block for as long
+    as the driver does; :meth:`close` releases nothing while a call that :meth:`open`, :meth:`facts` or :meth:`events`
+    began has not returned: the process may only end.
 
     Raises: CardError where one card fails; DriverError where none can be asked.
     """
 
-    def __init__(self, *, sys_root: Path = Path("/sys"), measure_pcie: bool = False) -> None:
+    def __init__(
+        self, *, sys_root: Path = Path("/sys"), measure_pcie: bool = False, within_s: float = WITHIN_S
+    ) -> None:
         self._sys_root = sys_root
         self._measure_pcie = measure_pcie
+        self._within_s = within_s
+        self._asides = Asides()
         self._cards: dict[str, _Card] = {}
         self._event_set: Handle | None = None
-        self._unwatched: dict[str, str] = {}
+        self._watches: dict[str, tuple[Handle, Aside[None]]] = {}
 
     def open(self) -> None:
         """Start the library and find the cards."""
@@ -141,6 +158,8 @@ class Driver:
         """Release the library. Not while a call of another thread is under way."""
         self._forget_events()
         self._cards = {}
+        if self._asides.hang or self._is_registering():
+            return
         with suppress(pynvml.NVMLError):
             pynvml.nvmlShutdown()
 
@@ -154,22 +173,42 @@ class Driver:
     # ------------------------------------------------------------------ facts
 
     def facts(self) -> NodeFacts:
-        """The driver and its cards as they are now; what a card did not support is asked anew after this."""
+        """The driver and its cards as they are now; what a card did not support is asked anew after this.
+
+        Waits ``within_s`` for a card that does not answer; it is then lost, and is no card of this driver.
+        """
         places, lost = self._enumerate()
-        cards: dict[str, CardFacts] = {}
-        for index, uuid in places.items():
-            try:
-                cards[uuid] = self._card_facts(index, self._card(uuid))
-            except CardError as error:
-                lost[index] = _why(error)
-        open_cards = [self._card(uuid) for uuid in cards]
+        told = self._each(
+            {index: partial(self._card_facts, index, self._card(places[index])) for index in places}, lost
+        )
+        for index in [index for index in places if lost.get(index) == self._silent]:
+            self._cards.pop(places[index], None)
+        open_cards = [self._card(facts.uuid) for _, facts in sorted(told.items())]
+        links = self._each({("links", card.uuid): partial(_links, card, open_cards) for card in open_cards}, {})
+        limits = self._each({("limits", card.uuid): partial(_limits_memory, card) for card in open_cards}, {})
         return NodeFacts(
             driver_version=str(_node_call("nvmlSystemGetDriverVersion")),
             cuda_version=int(_node_call("nvmlSystemGetCudaDriverVersion_v2")),
-            cards=tuple(replace(cards[card.uuid], links=_links(card, open_cards)) for card in open_cards),
-            memory_limits=any(_limits_memory(card) for card in open_cards),
+            cards=tuple(
+                replace(facts, links=links.get(("links", facts.uuid), ())) for _, facts in sorted(told.items())
+            ),
+            memory_limits=any(limits.values()),
             lost=tuple(f"{index}: {why}" for index, why in sorted(lost.items())),
         )
+
+    def _each(self, calls: Mapping[_KeyT, Callable[[], _ValueT]], lost: dict[_KeyT, str]) -> dict[_KeyT, _ValueT]:
+        """What calls for single cards return, all made at once; why one did not goes into ``lost``. DriverError."""
+        over = self._asides.together(calls, self._within_s)
+        for key in calls:
+            if key not in over:
+                lost[key] = self._silent
+            elif isinstance(failed := over[key].failed, CardError):
+                lost[key] = _why(failed)
+        return {key: each.value() for key, each in over.items() if key not in lost}
+
+    @property
+    def _silent(self) -> str:
+        return f"the driver has not answered for {self._within_s:g} s; restart the agent once nvidia-smi shows the card"
 
     def untold(self, uuid: str) -> dict[str, str]:
         """Calls that this card refused since the last :meth:`facts`, and why: their fields are None."""
@@ -177,15 +216,11 @@ class Driver:
 
     def _enumerate(self) -> tuple[dict[int, str], dict[int, str]]:
         """Open every card. Returns the UUID at each index, and why an index cannot be opened."""
-        places: dict[int, str] = {}
         lost: dict[int, str] = {}
-        for index in range(_node_call("nvmlDeviceGetCount")):
-            try:
-                handle = _call(f"#{index}", "nvmlDeviceGetHandleByIndex", index)
-                uuid = str(_call(f"#{index}", "nvmlDeviceGetUUID", handle))
-            except CardError as error:
-                lost[index] = _why(error)
-                continue
+        count = _node_call("nvmlDeviceGetCount")
+        opened = self._each({index: partial(_open, index) for index in range(count)}, lost)
+        places: dict[int, str] = {}
+        for index, (uuid, handle) in sorted(opened.items()):
             places[index] = uuid
             card = self._cards.setdefault(uuid, _Card(uuid, handle))
             card.handle, card.untold = handle, {}
@@ -279,11 +314,10 @@ class Driver:
     def events(self, timeout_ms: int) -> list[CardEvent]:
         """What befell the cards since the last call; waits up to ``timeout_ms`` for the first.
 
-        The first call registers all cards: nothing from before it is told. Cards that refuse are in
-        :meth:`unwatched`. After a DriverError the next call registers anew.
+        The first call registers all cards: nothing from before it is told. Cards that refuse, or have not answered yet,
+        are in :meth:`unwatched`. After a DriverError the next call registers anew.
         """
-        if self._event_set is None:
-            self._event_set = self._watched()
+        self._watch()
         events: list[CardEvent] = []
         while len(events) < EVENTS_AT_ONCE and (event := self._next_event(0 if events else timeout_ms)):
             events.append(event)
@@ -291,18 +325,36 @@ class Driver:
 
     def unwatched(self) -> dict[str, str]:
         """Cards whose events cannot be had, and why."""
-        return dict(self._unwatched)
+        found: dict[str, str] = {}
+        for uuid, (event_set, watch) in list(self._watches.items()):
+            if not watch.returned:
+                found[uuid] = f"its registration for events has not returned for {watch.age_s:.0f} s"
+            elif watch.failed is not None:
+                found[uuid] = _why(watch.failed) if isinstance(watch.failed, CardError) else str(watch.failed)
+            elif event_set is not self._event_set:
+                found[uuid] = "it is about to be registered for events anew"
+        return found
 
-    def _watched(self) -> Handle:
-        """A set of events in which every card is registered that lets itself be."""
-        event_set = _node_call("nvmlEventSetCreate")
-        self._unwatched = {}
+    def _watch(self) -> None:
+        """Register every card in the set of events that lets itself be, but for those that are being registered."""
+        if self._event_set is None:
+            self._event_set = _node_call("nvmlEventSetCreate")
+        event_set, new = self._event_set, list[Aside[None]]()
         for card in list(self._cards.values()):  # facts() of another thread may add one
-            try:
-                _register(card, event_set)
-            except CardError as error:
-                self._unwatched[card.uuid] = _why(error)
-        return event_set
+            before = self._watches.get(card.uuid)
+            if before is None or (before[0] is not event_set and before[1].returned):
+                new.append(Aside(partial(_register, card, event_set), f"events-{card.uuid}"))
+                self._watches[card.uuid] = event_set, new[-1]
+        end_s = time.monotonic() + WATCH_WITHIN_S
+        for watch in new:
+            watch.wait(end_s - time.monotonic())
+        failed = (watch.failed for watch in new if watch.returned)
+        if gone := next((why for why in failed if isinstance(why, DriverError)), None):
+            self._forget_events()
+            raise gone
+
+    def _is_registering(self) -> bool:
+        return any(not watch.returned for _, watch in self._watches.values())
 
     def _next_event(self, timeout_ms: int) -> CardEvent | None:
         try:
@@ -327,7 +379,7 @@ class Driver:
 
     def _forget_events(self) -> None:
         event_set, self._event_set = self._event_set, None
-        if event_set is not None:
+        if event_set is not None and not self._is_registering():  # else it must stay: the driver may still write there
             with suppress(pynvml.NVMLError):
                 pynvml.nvmlEventSetFree(event_set)
 
@@ -453,6 +505,12 @@ def _why(error: CardError) -> str:
 
 
 # ---------------------------------------------------------------------- facts
+
+
+def _open(index: int) -> tuple[str, Handle]:
+    """UUID and handle of the card at a place of the driver's list."""
+    handle = _call(f"#{index}", "nvmlDeviceGetHandleByIndex", index)
+    return str(_call(f"#{index}", "nvmlDeviceGetUUID", handle)), handle
 
 
 def _twins(places: Mapping[int, str]) -> list[tuple[int, str]]:

@@ -74,7 +74,13 @@ class Inventory:
         """The cards as a start of a container sees them."""
         sick = self.sick
         return {
-            unit.uuid: Offered(unit.uuid, unit.allocatable_mib, self.mode_of(unit), sick.get(unit.uuid, ""))
+            unit.uuid: Offered(
+                unit.uuid,
+                unit.allocatable_mib,
+                self.mode_of(unit),
+                sick.get(unit.uuid, ""),
+                unit.uuid in self.binds,
+            )
             for unit in self.units
         }
 

@@ -16,7 +16,7 @@ import structlog
 from cardwise.adapters import wire
 from cardwise.adapters.cdi import Edits, Mount
 from cardwise.adapters.cgroup import pod_cgroup
-from cardwise.adapters.claims import read_claim
+from cardwise.adapters.claims import MOST_PROCESSES, PROCESSES, read_claim
 from cardwise.adapters.journal import Journal, Row, State
 from cardwise.adapters.kube_objects import LocalPod, Metadata
 from cardwise.adapters.kubelet.device_plugin import RefusedError
@@ -32,6 +32,7 @@ from cardwise.core.card.isolation import Hold, Offer, Standing, Unoffered, stand
 from cardwise.core.claim import LatencyClass
 from cardwise.core.request import Isolation
 from cardwise.errors import CardError, CardwiseError
+from cardwise.files import seen
 
 log = structlog.get_logger()
 
@@ -96,21 +97,27 @@ class Isolating:
     async def lift(self, row: Row) -> None:
         """Take back a container's limits. Those of its cgroup went with it, for nothing was reserved there."""
         for grant in row.grants:
-            if self.mps is not None and self._by_mps(grant.uuid):
+            if self.mps is not None and grant.uuid in self.mps.card_uuids:  # also if it is shared otherwise by now
                 await self.mps.release(namespace_name(grant.slot))
 
     def _by_mps(self, uuid: str) -> bool:
         return uuid in self.standings and self.standings[uuid].mode is Isolation.MPS
 
     def _slice(self, pod: LocalPod, grant: Grant) -> SliceLimits:
+        """Raises RefusedError if the pod declares what no card can be divided into."""
         claim, _ = read_claim(pod)
+        processes = _processes(pod)
+        memory_mib = grant.memory_mib or self.inventory.cards[grant.uuid].allocatable_mib
+        if memory_mib < processes:
+            told = f"{processes} processes, each with 1 MiB at least, do not fit into {memory_mib} MiB"
+            raise RefusedError(f"annotation {wire.ANNOTATION_PROCESSES}: {told}; write fewer")
         return SliceLimits(
             namespace_name(grant.slot),
             grant.uuid,
-            grant.memory_mib or self.inventory.cards[grant.uuid].allocatable_mib,
+            memory_mib,
             grant.compute_pct or FULL_PCT,
             low_priority=claim.latency is LatencyClass.BEST_EFFORT,
-            processes=_processes(pod),
+            processes=processes,
         )
 
     def _limit_memory(self, pod: LocalPod, uuid: str) -> None:
@@ -181,6 +188,7 @@ def choose_steps(inventory: Inventory, offer: Offer, wish: str) -> dict[str, Sta
 def _processes(pod: LocalPod) -> int:
     """How many processes of each container share a card, as the pod says. Raises RefusedError if it says nonsense."""
     text = pod.metadata.annotations.get(wire.ANNOTATION_PROCESSES, "1")
-    if not text.isdecimal() or not int(text):
-        raise RefusedError(f"annotation {wire.ANNOTATION_PROCESSES}: {text!r} is no number of processes; write 2")
+    if not (PROCESSES.fullmatch(text) and int(text) <= MOST_PROCESSES):
+        told = f"{seen(text)} is no number of processes; write a whole number from 1 to {MOST_PROCESSES}"
+        raise RefusedError(f"annotation {wire.ANNOTATION_PROCESSES}: {told}")
     return int(text)

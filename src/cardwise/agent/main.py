@@ -1,5 +1,6 @@
 """The agent program. Only wires.
 
+0. wait until no other agent runs on this node; tell from now on what is waited for;
 1. open the driver, read what cards there are, choose how each is shared;
 2. follow this node's pods; restore what a crash left; have the MPS daemon;
 3. serve the device plugin and register with the kubelet;
@@ -9,7 +10,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import signal
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -20,7 +24,7 @@ from pathlib import Path
 import structlog
 
 from cardwise.adapters import wire
-from cardwise.adapters.cdi import SlotFiles, Toolkit, read_toolkit
+from cardwise.adapters.cdi import SlotFiles, ToolkitFiles
 from cardwise.adapters.cgroup import is_version_2
 from cardwise.adapters.journal import Journal
 from cardwise.adapters.kube.port import NodePort
@@ -29,11 +33,13 @@ from cardwise.adapters.mps import ControlDaemon, MpsControl, MpsSupport, MpsV2, 
 from cardwise.adapters.nvml import Driver
 from cardwise.agent.cards import Cards
 from cardwise.agent.checks import node_findings
+from cardwise.agent.driver_calls import alone
 from cardwise.agent.inventory import Inventory, allocation_of
 from cardwise.agent.isolating import Isolating, choose_steps
 from cardwise.agent.metrics import Metrics
 from cardwise.agent.models import ModelFolders
 from cardwise.agent.mps_daemon import Supervisor
+from cardwise.agent.node_lock import NodeLock
 from cardwise.agent.owners import Owners
 from cardwise.agent.plugin import SlotPlugin
 from cardwise.agent.preparing import Preparing
@@ -41,6 +47,7 @@ from cardwise.agent.publishing import Publishing
 from cardwise.agent.refreshing import Refreshing
 from cardwise.agent.registering import Registering
 from cardwise.agent.rivals import tell_of_rivals
+from cardwise.agent.server import Pages
 from cardwise.agent.server import serving as serving_http
 from cardwise.agent.settings import Settings
 from cardwise.agent.sweeping import Sweeping
@@ -52,12 +59,15 @@ from cardwise.core.card.facts import NodeFacts
 from cardwise.core.card.handover import Slots
 from cardwise.core.card.isolation import Mps, Offer, Standing
 from cardwise.core.request import Isolation
-from cardwise.errors import ClusterError, DriverError
+from cardwise.errors import ClusterError, DriverError, UserError
 from cardwise.process import end_if_failed, until_stopped
 
 log = structlog.get_logger()
 
 DRIVER_EVERY_S = 30.0
+DRIVER_LATE_S = 5.0
+"""From when on it is told that the driver has not answered."""
+TOOLKIT_EVERY_S = 5.0
 SYNC_S = 30.0
 """How long to wait for this node's pods before going on without: the kubelet needs us also while the API is down."""
 
@@ -80,10 +90,17 @@ class Agent:
     cards: Cards
     refreshing: Refreshing
     metrics: Metrics
+    toolkit: ToolkitFiles
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[int]:
-        """Run until the ``with`` ends; the port of the metrics."""
+        """Serve and work until the ``with`` ends; the port of the metrics."""
+        async with self.working(), serving_http(Pages(self.metrics), self.settings.host, self.settings.port) as port:
+            yield port
+
+    @asynccontextmanager
+    async def working(self) -> AsyncIterator[None]:
+        """Work until the ``with`` ends."""
         tasks: list[asyncio.Task[None]] = []
 
         def start(work: Callable[[], Coroutine[None, None, None]], name: str) -> None:
@@ -94,9 +111,8 @@ class Agent:
         try:
             start(self.pods.follow, "pods")
             start(partial(self._begin, start), "beginning")
-            async with serving_http(self.metrics, self.settings.host, self.settings.port) as port:
-                log.info("agent is up", cards=len(self.inventory.facts.cards), metrics=port)
-                yield port
+            log.info("agent is up", cards=len(self.inventory.facts.cards))
+            yield
         finally:
             for task in reversed(tasks):
                 task.cancel()
@@ -109,6 +125,7 @@ class Agent:
         start(self.using.run, "using")
         start(self.look_around, "checks")
         start(self._look_for_rivals, "rivals")
+        start(self._keep_toolkit, "toolkit")
         await self._synced()
         await self.sweeping.restore()
         await self.isolating.start()
@@ -117,6 +134,13 @@ class Agent:
         start(self.publishing.run, "publishing")
         start(self.isolating.run, "isolating")
         start(self.refreshing.run, "refreshing")
+
+    async def _keep_toolkit(self) -> None:
+        """Have the toolkit's files read before a start needs them: a large one takes long."""
+        while True:
+            with contextlib.suppress(ClusterError):  # a start that needs it says so
+                await alone("toolkit", self.toolkit.read)
+            await asyncio.sleep(TOOLKIT_EVERY_S)
 
     async def _look_for_rivals(self) -> None:
         folder, teller = Path(self.settings.kubelet_folder), self.sweeping.preparing.teller
@@ -162,7 +186,8 @@ async def build(port: NodePort, settings: Settings, node: str, driver: Driver, f
     changed = asyncio.Event()
     cgroups = Path(settings.cgroup_folder)
     isolating = Isolating(driver, inventory, journal, pods, mps, cgroups, changed.set, standings=standings)
-    preparing = Preparing(node, owners, pods, inventory, journal, files, isolating, _toolkit_reader(settings), teller)
+    toolkit = ToolkitFiles([Path(folder) for folder in settings.cdi_read_folders])
+    preparing = Preparing(node, owners, pods, inventory, journal, files, isolating, toolkit.read, teller)
     plugin = SlotPlugin(inventory, journal, preparing, slots, changed)
     registering = Registering(plugin, Path(settings.kubelet_folder), settings.resource)
     wellness = Wellness(inventory, journal, teller, now_s, changed.set)
@@ -191,6 +216,7 @@ async def build(port: NodePort, settings: Settings, node: str, driver: Driver, f
         cards,
         refreshing,
         metrics,
+        toolkit,
     )
 
 
@@ -224,40 +250,105 @@ def _control(settings: Settings, support: MpsSupport, cards: tuple[str, ...]) ->
     return MpsV3(daemon) if support.version3 else MpsV2(daemon)
 
 
-def _toolkit_reader(settings: Settings) -> Callable[[], Toolkit]:
-    folders = [Path(folder) for folder in settings.cdi_read_folders]
-    return lambda: read_toolkit(folders)
+async def run(port: NodePort, settings: Settings, node: str, *, end_within_s: float | None = None) -> None:
+    """Run until SIGTERM or SIGINT. Without a driver it waits for one, and says so; so while another agent runs here.
+
+    end_within_s: the process ends so soon after the signal, whatever hangs; None: it is not ended from here.
+    Raises UserError if the node or the settings do not allow it.
+    """
+    await until_stopped(_until_told(_work(port, settings, node), end_within_s))
 
 
-async def run(port: NodePort, settings: Settings, node: str) -> None:
-    """Run until SIGTERM or SIGINT. Without a driver it waits for one, and says so."""
-    driver = Driver(sys_root=Path(settings.sys_folder))
-    waiting = asyncio.ensure_future(_facts(driver, Teller(port, node)))
-    for number in (signal.SIGTERM, signal.SIGINT):  # as a container's first process it would not end by itself
-        asyncio.get_running_loop().add_signal_handler(number, waiting.cancel)
+@asynccontextmanager
+async def _until_told(work: Coroutine[None, None, None], end_within_s: float | None) -> AsyncIterator[None]:
+    """Do the work until the ``with`` ends. If the work ends before, the process is told to stop, and what it raised."""
+    task = asyncio.create_task(work, name="agent")
+    task.add_done_callback(lambda _: os.kill(os.getpid(), signal.SIGTERM))
     try:
-        facts = await waiting
-    except asyncio.CancelledError:
-        log.info("stopped before there was a driver")
-        return
-    agent = await build(port, settings, node, driver, facts)
-    await until_stopped(agent.running())
-    if not agent.using.hung:  # else the library must not be released: the process may only end
-        driver.close()
+        yield
+    finally:
+        if end_within_s is not None:
+            _end_after(end_within_s)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
 
 
-async def _facts(driver: Driver, teller: Teller) -> NodeFacts:
-    """What the driver tells of the node, as soon as there is one."""
+def _end_after(seconds: float) -> None:
+    """Nothing is tidied up then, and nothing is written: whoever reads our log may be what hangs."""
+    ending = threading.Timer(seconds, os._exit, (1,))
+    ending.daemon = True
+    ending.start()
+
+
+async def _work(port: NodePort, settings: Settings, node: str) -> None:
+    """Everything, until cancelled."""
+    teller, pages = Teller(port, node), Pages()
+    with contextlib.closing(NodeLock(Path(settings.state_folder))) as lock:
+        await _be_alone(lock, settings, teller, pages)
+        async with serving_http(pages, settings.host, settings.port) as told_at:
+            log.info("metrics are told", port=told_at)
+            driver = Driver(sys_root=Path(settings.sys_folder))
+            facts = await _facts(driver, teller, partial(pages.say, anew=True))
+            pages.say("the agent's parts are put together")
+            agent = await build(port, settings, node, driver, facts)
+            pages.metrics = agent.metrics
+            pages.say("")
+            try:
+                async with agent.working():
+                    await asyncio.Event().wait()
+            finally:
+                if not agent.using.hung:  # else the library must not be released: the process may only end
+                    driver.close()
+
+
+async def _be_alone(lock: NodeLock, settings: Settings, teller: Teller, pages: Pages) -> None:
+    """Wait until no other agent runs on this node. Pages are told meanwhile, unless it has our port too."""
+
+    def say(text: str) -> None:
+        log.error("this agent does nothing yet", why=text)
+        teller.of_node("CardwiseAnotherAgent", text)
+        pages.say(text)
+
+    async with contextlib.AsyncExitStack() as stack:
+        with contextlib.suppress(UserError):
+            await stack.enter_async_context(serving_http(pages, settings.host, settings.port))
+        await lock.wait(say)
+
+
+def _to_nobody(_text: str) -> None:
+    return
+
+
+async def _facts(driver: Driver, teller: Teller, say: Callable[[str], None] = _to_nobody) -> NodeFacts:
+    """What the driver tells of the node, as soon as there is one. say: is told what is waited for."""
     while True:
+        say("the driver is being read")
         try:
-            await asyncio.to_thread(driver.open)
-            facts = await asyncio.to_thread(driver.facts)
+            facts = await _read(driver, teller, say)
         except DriverError as exc:
             log.error("no cards can be offered", why=str(exc))
             teller.of_node("CardwiseNoDriver", str(exc))
+            say(str(exc))
             await asyncio.sleep(DRIVER_EVERY_S)
             continue
         for lost in facts.lost:
             log.error("a card cannot be opened", card=lost)
             teller.of_node("CardwiseCardLost", f"card {lost}")
         return facts
+
+
+async def _read(driver: Driver, teller: Teller, say: Callable[[str], None]) -> NodeFacts:
+    """Read the driver, and say for how long it has not answered. Raises DriverError."""
+
+    def read() -> NodeFacts:
+        driver.open()
+        return driver.facts()
+
+    begin_s, reading = time.monotonic(), alone("driver", read)
+    while not (await asyncio.wait([reading], timeout=DRIVER_LATE_S))[0]:
+        late = f"the driver has not answered for {time.monotonic() - begin_s:.0f} s"
+        log.warning("no cards can be offered yet", why=late)
+        teller.of_node("CardwiseNoDriver", f"the driver has not answered for {DRIVER_LATE_S:.0f} s; see dmesg")
+        say(late)
+    return reading.result()

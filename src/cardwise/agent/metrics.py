@@ -104,6 +104,11 @@ class Metrics(Collector):
             "1 while new slices may start on the card.",
             {uuid: int(uuid not in sick) for uuid in self.inventory.cards},
         )
+        yield self._gauge(
+            "cardwise_card_events_heard",
+            "1 while the driver's events of the card are heard, its Xids among them.",
+            {card.uuid: int(card.uuid not in self.using.deaf) for card in self.inventory.facts.cards},
+        )
         yield from self._guarantees()
         yield from self._sampled()
         xids = CounterMetricFamily("cardwise_card_xids", "Xids that the driver reported.", labels=[*CARD, "xid"])
@@ -189,6 +194,7 @@ class Metrics(Collector):
             ("cardwise_agent_bypasses", "Processes that run beside MPS.", len(self.using.bypassing)),
             ("cardwise_agent_strangers", "Processes on cards that were not granted.", len(self.using.strangers)),
             ("cardwise_agent_publish_failures", "Writes to the API server that failed.", self.publishing.failures),
+            ("cardwise_agent_events_lost", "Events for which there was no room.", self.wellness.teller.lost),
         ):
             yield GaugeMetricFamily(name, text, value=value)
 

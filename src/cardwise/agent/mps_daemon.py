@@ -67,6 +67,7 @@ class Supervisor:
     _slices: dict[str, SliceLimits] = field(default_factory=dict)
     _states: dict[str, MpsState] = field(default_factory=dict)
     _pending: list[Alarm] = field(default_factory=list)
+    _leftover: set[str] = field(default_factory=set)
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     _unapplied: bool = False
     _starts: int = 0
@@ -115,10 +116,13 @@ class Supervisor:
                 raise
 
     async def release(self, name: str) -> None:
-        """Forget a slice whose container is gone; no error if it is unknown or the daemon is dead."""
+        """Have the daemon forget a slice whose container is gone; no error if it is unknown or the daemon is dead.
+
+        One that we do not know may be the daemon's: an agent that was killed set it, and had not noted that yet.
+        """
         async with self._lock:
-            if gone := self._slices.pop(name, None):
-                await self._remove(gone)
+            self._slices.pop(name, None)
+            await self._remove(name)
 
     async def check(self) -> tuple[Alarm, ...]:
         """Look once, mend what can be mended, return what is or was wrong. What lasts is told at every look."""
@@ -144,6 +148,8 @@ class Supervisor:
             self._starts = 0
         try:
             await self._have_daemon(alive)
+            for name in self._leftover - self._slices.keys():
+                await self._remove(name)
             return alarms + await self._verify()
         except CardError as exc:  # not slice by slice: each call of a daemon that hangs takes its whole deadline
             self._mark(dict.fromkeys(self.card_uuids, str(exc)))
@@ -173,12 +179,14 @@ class Supervisor:
             if self._mute < MUTE_LOOKS:
                 raise self._error(f"the MPS daemon does not answer; killed when {MUTE_LOOKS} looks have found it so")
             await self.control.stop()
-        if (left_s := self._next_start_s - self.now_s()) > 0:
-            raise self._error(f"the MPS daemon is dead, started {self._starts} times; again in {left_s:.0f} s")
+        if self._next_start_s > self.now_s():
+            pause_s = self._next_start_s - self._started_s  # not what is left: the text becomes a condition of the node
+            raise self._error(f"the MPS daemon is dead; it is started again after a pause of {pause_s:.0f} s")
         self._mute, self._unapplied, self._started_s = 0, True, self.now_s()
         self._next_start_s = self._started_s + min(LONGEST_PAUSE_S, 2.0**self._starts)
         self._starts += 1
         await self.control.start()
+        self._leftover.clear()
         log.info("the MPS daemon was started", starts=self._starts, slices=len(self._slices))
 
     async def _verify(self) -> list[Alarm]:
@@ -217,13 +225,16 @@ class Supervisor:
             self._slices[before.name], self._unapplied = before, True
         else:
             del self._slices[refused.name]
-            await self._remove(refused)
+            await self._remove(refused.name)
 
-    async def _remove(self, gone: SliceLimits) -> None:
+    async def _remove(self, name: str) -> None:
+        """What the daemon does not remove is tried again at the next look; a new daemon knows it no more."""
+        self._leftover.discard(name)
         try:
-            await self.control.remove(gone)
+            await self.control.remove(name)
         except CardError as exc:
-            log.warning("an MPS slice was not removed", slice=gone.name, why=str(exc))
+            self._leftover.add(name)
+            log.warning("an MPS slice was not removed", slice=name, why=str(exc))
 
     def _mark(self, why: Mapping[str, str]) -> None:
         now_s = self.now_s()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,8 +16,10 @@ from cardwise.adapters.cdi import slot_name
 from cardwise.adapters.journal import Journal
 from cardwise.adapters.kubelet.device_plugin import Device, RefusedError, UnknownDeviceError
 from cardwise.agent.inventory import Inventory
+from cardwise.agent.owners import few
 from cardwise.agent.preparing import Preparing
-from cardwise.core.card.handover import Slots
+from cardwise.core.card.handover import SLOT_NAME, Slots
+from cardwise.files import seen
 
 PREPARE_TIMEOUT_S = 25.0
 """The kubelet gives a start 30 s: better our words than its own."""
@@ -75,11 +78,12 @@ class SlotPlugin:
         known = set(self.slots.names(self.inventory.offered().values(), self._used()))
         unknown = sorted(set(ids) - known)
         if unknown:
-            raise UnknownDeviceError(f"{', '.join(unknown)}: this node has no such slot; it has {len(known)}")
+            raise UnknownDeviceError(f"{few(unknown)}: this node has no such slot; it has {len(known)}")
         return [slot_name(each) for each in ids]
 
     async def pre_start(self, ids: Sequence[str]) -> None:
-        """Make the slots ready for the container that has them."""
+        """Make the slots ready for the container that has them. Raises RefusedError, or another CardwiseError."""
+        _check_names(ids)
         try:
             with self._timed("PreStartContainer"):
                 async with asyncio.timeout(PREPARE_TIMEOUT_S):
@@ -94,3 +98,13 @@ class SlotPlugin:
             yield
         finally:
             self.took(call, time.perf_counter() - began_s)
+
+
+def _check_names(ids: Sequence[str]) -> None:
+    """Refuse what the kubelet cannot have from us. Names that are offered no more pass: cards were divided since."""
+    odd = sorted({each for each in ids if not SLOT_NAME.fullmatch(each)})
+    twice = sorted(name for name, count in Counter(ids).items() if count > 1)
+    if odd or not ids:
+        raise RefusedError(f"cardwise: {few([seen(each) for each in odd]) or 'nothing'}: no slots of this node")
+    if twice:
+        raise RefusedError(f"cardwise: asked for twice in one call: {few(twice)}")

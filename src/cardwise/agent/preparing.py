@@ -8,10 +8,11 @@ files; 7. the row says ready. Refuses the container at the first doubt, and leav
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Protocol
+from weakref import WeakValueDictionary
 
 import structlog
 
@@ -23,16 +24,18 @@ from cardwise.adapters.kubelet.device_plugin import RefusedError
 from cardwise.agent.inventory import Inventory
 from cardwise.agent.owners import Owner, Owners
 from cardwise.agent.telling import Teller
-from cardwise.agent.watching import NodePods
-from cardwise.core.allocation import BoundPod, holds
+from cardwise.agent.watching import NodePods, holds_with
+from cardwise.core.allocation import BoundPod
 from cardwise.core.card.facts import Unit
-from cardwise.core.card.handover import Grant, Mismatch, Refusal, Start, hand_over
+from cardwise.core.card.handover import Demands, Grant, Mismatch, Refusal, Start, hand_over
 from cardwise.errors import CardwiseError, ClusterError
 
 log = structlog.get_logger()
 
 ENV_CARDS, ENV_MEMORY, ENV_CORES = "CARDWISE_CARDS", "CARDWISE_MEMORY_MIB", "CARDWISE_CORES_PCT"
 """In a container: its cards' UUIDs, MiB and percent of each, comma-separated, in one order."""
+LONGEST_BUG = 300
+"""Characters of an error that nobody expected, in a pod's event."""
 
 
 class Limits(Protocol):
@@ -65,18 +68,35 @@ class Preparing:
     teller: Teller
     mismatches: dict[Mismatch, int] = field(default_factory=dict)
     unknown: str = ""
-    _locks: dict[str, asyncio.Lock] = field(default_factory=dict)
+    _locks: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
 
     async def prepare(self, slots: Sequence[str]) -> None:
         """Make a container's slots ready. Raises RefusedError with the reason, or another CardwiseError."""
-        async with self._alone({*slots, *(slot for row in self._with(slots) for slot in row.slots)}):
-            owner = await self.owners.find(slots)
-            try:
+        with _bugs_told():
+            wanted = self._touched(slots, None)
+            while True:
+                async with self._alone(wanted):
+                    owner = await self.owners.find(slots, self._with(slots))
+                    touched = self._touched(slots, owner)
+                    if touched <= wanted:
+                        await self._prepare_and_tell(owner, slots)
+                        return
+                wanted |= touched  # its row has other slots, which others may be about to start with
+
+    async def _prepare_and_tell(self, owner: Owner, slots: Sequence[str]) -> None:
+        try:
+            with _bugs_told(pod=owner.pod.name, container=owner.container):
                 await self._prepare(owner, slots)
-            except CardwiseError as error:
-                log.warning("a container may not start", pod=owner.pod.name, container=owner.container, why=str(error))
-                self.teller.refused(owner, str(error))
-                raise
+        except CardwiseError as error:
+            log.warning("a container may not start", pod=owner.pod.name, container=owner.container, why=str(error))
+            self.teller.refused(owner, str(error))
+            raise
+
+    def _touched(self, slots: Iterable[str], owner: Owner | None) -> set[str]:
+        """Slots that a start has to do with: its own, and those of rows that it displaces or writes anew."""
+        mine = None if owner is None else self.journal.get(owner.pod.metadata.uid, owner.container)
+        rows = [*self._with(slots), *([] if mine is None else [mine])]
+        return {*slots, *(slot for row in rows for slot in row.slots)}
 
     async def remove(self, row: Row) -> None:
         """Take back all that a container was given. Raises CardwiseError; its row then stays, to be tried again."""
@@ -86,10 +106,14 @@ class Preparing:
 
     @asynccontextmanager
     async def _alone(self, slots: Iterable[str]) -> AsyncIterator[None]:
-        """Nobody else works on these slots meanwhile. All take them in one order: no two wait for each other."""
+        """Nobody else works on these slots meanwhile. All take them in one order: no two wait for each other.
+
+        A lock is there as long as somebody has it or waits for it.
+        """
+        locks = [self._locks.setdefault(slot, asyncio.Lock()) for slot in sorted(set(slots))]
         async with AsyncExitStack() as stack:
-            for slot in sorted(slots):
-                await stack.enter_async_context(self._locks.setdefault(slot, asyncio.Lock()))
+            for lock in locks:
+                await stack.enter_async_context(lock)
             yield
 
     def _with(self, slots: Iterable[str]) -> list[Row]:
@@ -109,6 +133,10 @@ class Preparing:
             log.info("slots change hands", pod=f"{other.namespace}/{other.pod}", slots=other.slots)
             await self._take_back(other)
         row = self._row(owner, bound, slots, again=again)
+        if before is not None:
+            await self._let_go(before, row.grants)
+            if set(before.slots) != set(slots):  # should the start fail: these are its slots from now on
+                before = replace(before, grants=row.grants)
         self.journal.put(row)
         try:
             edits = await self.limits.enforce(owner, row.grants)
@@ -119,6 +147,16 @@ class Preparing:
             raise
         log.info("slots are ready", pod=owner.pod.name, container=owner.container, slots=row.slots)
 
+    async def _let_go(self, row: Row, kept: Collection[Grant]) -> None:
+        """Of a container that is given other slots, or other cards in them: files and limits that are its no more."""
+        stay = {(grant.slot, grant.uuid) for grant in kept}
+        gone = tuple(grant for grant in row.grants if (grant.slot, grant.uuid) not in stay)
+        for grant in gone:
+            self.files.remove(grant.slot)
+        if gone:
+            log.info("a container has other slots", pod=f"{row.namespace}/{row.pod}", left=[each.slot for each in gone])
+            await self.limits.lift(replace(row, grants=gone))
+
     async def _take_back(self, row: Row) -> None:
         for slot in row.slots:
             self.files.remove(slot)
@@ -127,16 +165,13 @@ class Preparing:
 
     def adopt(self, owner: Owner, slots: Sequence[str]) -> None:
         """Enter a container that runs already and that the journal does not know. Raises RefusedError if it may not."""
-        self.journal.put(replace(self._row(owner, _bound(owner), slots, again=True), state=State.READY))
+        self.journal.put(replace(self._row(owner, _bound(owner), slots, again=True, runs=True), state=State.READY))
 
-    def _row(self, owner: Owner, bound: BoundPod, slots: Sequence[str], *, again: bool) -> Row:
+    def _row(self, owner: Owner, bound: BoundPod, slots: Sequence[str], *, again: bool, runs: bool = False) -> Row:
         """What would be handed over. Raises RefusedError if it may not be."""
-        start = Start(owner.container, slots, bound.allocation, again)
-        mine = (
-            ()
-            if bound.allocation is None
-            else tuple(holds(bound.claim, bound.allocation, initialized=bound.initialized))
-        )
+        start = Start(owner.container, slots, bound.allocation, again, runs, _demands(bound, owner.container))
+        pod = [each for each in self.journal.rows if each.uid == bound.claim.uid]
+        mine = holds_with(owner.pod, [each for each in pod if each.container != owner.container])
         others = self.pods.holds_of_others(self.journal, bound.claim.uid)
         grants = hand_over(start, self.node, self.inventory.offered(), mine, others)
         if isinstance(grants, Refusal):
@@ -197,6 +232,24 @@ def write_files(
         first = i == 0
         parts = [toolkit.common, part] if first else [part]
         files.write(grant.slot, toolkit, parts, replace(edits, env=env) if first else Edits())
+
+
+@contextmanager
+def _bugs_told(**about: str) -> Iterator[None]:
+    """What is no error of ours on purpose is a bug of ours: the log has its traceback, the pod's event its text."""
+    try:
+        yield
+    except CardwiseError:
+        raise
+    except Exception as exc:
+        log.exception("a start failed by a bug of ours", **about)
+        raise RefusedError(f"cardwise: a bug of ours: {type(exc).__name__}: {str(exc)[:LONGEST_BUG]}") from exc
+
+
+def _demands(bound: BoundPod, container: str) -> Demands:
+    """How the container's cards must be shared, as its pod says."""
+    shape = next((ask.shape for ask in bound.claim.asks if ask.container == container), None)
+    return Demands() if shape is None else Demands(shape.isolation, shape.binding)
 
 
 def _bound(owner: Owner) -> BoundPod:

@@ -25,7 +25,7 @@ PERIOD_S = 1.0
 LOAD_EVERY_S, LOAD_MOVED = 15.0, 0.05
 HEARTBEAT_S, LEASE_S = 20.0, 60
 REPEAT_S = 600.0
-"""An annotation that someone removed is written again within this time."""
+"""What someone removed, or a node that was made anew does not have, is written again within this time."""
 
 
 @dataclass(slots=True)
@@ -47,6 +47,7 @@ class Publishing:
     _repeat_s: float = field(default=float("-inf"))
     _beat_s: float = field(default=float("-inf"))
     _conditions: dict[str, tuple[str, str]] = field(default_factory=dict)
+    _since: dict[str, tuple[str, str]] = field(default_factory=dict)
     _wanted: dict[str, tuple[bool, str]] = field(default_factory=dict)
 
     async def run(self) -> None:
@@ -63,7 +64,7 @@ class Publishing:
     async def publish(self) -> None:
         """Write the annotations that changed. Raises ClusterError; then they are written the next time."""
         if self.now_s() - self._repeat_s >= REPEAT_S:
-            self._told, self._repeat_s = {}, self.now_s()
+            self._forget()
         wanted = {
             wire.ANNOTATION_CARDS: encode_cards(self.inventory.specs()),
             wire.ANNOTATION_CACHED_MODELS: ",".join(sorted(self.models())),
@@ -79,6 +80,11 @@ class Publishing:
         self._told |= news
         if wire.ANNOTATION_LOAD in news:
             self._load, self._load_s = load, self.now_s()
+
+    def _forget(self) -> None:
+        """Write everything anew."""
+        self._told, self._conditions, self._load, self._load_s = {}, {}, {}, float("-inf")
+        self._repeat_s = self.now_s()
 
     def _load_is_news(self, load: Mapping[str, float]) -> bool:
         if self.now_s() - self._load_s < LOAD_EVERY_S:
@@ -97,9 +103,20 @@ class Publishing:
             if self._conditions.get(kind) == (status, text):
                 continue
             now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
-            told = {"type": kind, "status": status, "reason": reason, "message": text[:1000]}
-            await self.port.set_node_condition(self.node, {**told, "lastTransitionTime": now, "lastHeartbeatTime": now})
+            since = await self._status_since(kind, status, now)
+            told = {"type": kind, "status": status, "reason": reason, "message": text[:1000], "lastHeartbeatTime": now}
+            await self.port.set_node_condition(self.node, {**told, **since})
             self._conditions[kind] = (status, text)
+
+    async def _status_since(self, kind: str, status: str, now: str) -> dict[str, str]:
+        """When the condition came to this status; nothing where the node has it so from an agent before: that stays."""
+        if kind not in self._since:
+            node = await self.port.get_node(self.node)
+            if any((each.type, each.status) == (kind, status) for each in node.status.conditions):
+                return {}
+        if self._since.get(kind, ("", ""))[0] != status:
+            self._since[kind] = (status, now)
+        return {"lastTransitionTime": self._since[kind][1]}
 
     async def beat(self) -> None:
         """Renew the Lease, if it is time. Raises ClusterError."""

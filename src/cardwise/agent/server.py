@@ -1,5 +1,8 @@
 """HTTP: metrics, and whether the agent is well. ``/healthz`` fails when it should be started anew.
 
+Served from the start, before there is a driver: what the agent waits for is told. ``/healthz`` fails meanwhile, for a
+driver that came after the container was made can be opened only in a new one (the chart's probes give it five minutes).
+
 The standard library's server, in threads: an HTTP framework would cost a tenth of the agent's memory for three pages.
 What is told comes from the agent's loop: a loop that does not answer is an agent that is not well.
 """
@@ -10,9 +13,10 @@ import asyncio
 import contextlib
 import socket
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import TimeoutError as LateError
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
@@ -24,6 +28,42 @@ LATE_S, SLOW_CLIENT_S = 5.0, 10.0
 _Answer = tuple[str, bytes]
 _Start = Callable[[str, list[tuple[str, str]]], Any]
 OK, NOT_FOUND, UNAVAILABLE = "200 OK", "404 Not Found", "503 Service Unavailable"
+
+
+@dataclass(slots=True)
+class Pages:
+    """What is told. metrics: None until there is an agent; waits_for: why it does not work yet.
+
+    anew: whether what it waits for may need another start.
+    """
+
+    metrics: Metrics | None = None
+    waits_for: str = ""
+    anew: bool = False
+
+    def say(self, waits_for: str, *, anew: bool = False) -> None:
+        """From now on the agent waits for this; for nothing if it is empty."""
+        self.waits_for, self.anew = waits_for, anew
+
+    def answer(self, path: str) -> _Answer:
+        """A page."""
+        match path:
+            case "/metrics":
+                return OK, self.metrics.text() if self.metrics else _NOT_YET
+            case "/healthz":
+                return (UNAVAILABLE, f"{self.waits_for}\n".encode()) if self.anew else (OK, b"ok\n")
+            case "/readyz":
+                problem = self.waits_for or (self.metrics.registering.problem if self.metrics else "starting")
+                return UNAVAILABLE if problem else OK, f"{problem or 'ok'}\n".encode()
+            case _:
+                return NOT_FOUND, b"there are /metrics, /healthz and /readyz\n"
+
+
+_NOT_YET = b"""\
+# HELP cardwise_agent_registered 1 while the kubelet knows the agent.
+# TYPE cardwise_agent_registered gauge
+cardwise_agent_registered 0.0
+"""
 
 
 class _Handler(WSGIRequestHandler):
@@ -49,24 +89,12 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 
 @asynccontextmanager
-async def serving(metrics: Metrics, host: str, port: int) -> AsyncIterator[int]:
+async def serving(pages: Pages, host: str, port: int) -> AsyncIterator[int]:
     """Serve until the ``with`` ends; the port that was taken. Raises UserError if it cannot be had."""
     loop = asyncio.get_running_loop()
 
-    async def answer(path: str) -> _Answer:
-        match path:
-            case "/metrics":
-                return OK, metrics.text()
-            case "/healthz":
-                return OK, b"ok\n"
-            case "/readyz":
-                problem = metrics.registering.problem
-                return UNAVAILABLE if problem else OK, f"{problem or 'ok'}\n".encode()
-            case _:
-                return NOT_FOUND, b"there are /metrics, /healthz and /readyz\n"
-
     server = _listen(host, port)
-    server.set_app(_app(loop, answer))
+    server.set_app(_app(loop, pages))
     thread = threading.Thread(target=server.serve_forever, name="http", args=(0.1,), daemon=True)
     thread.start()
     try:
@@ -86,11 +114,9 @@ def _listen(host: str, port: int) -> _Server:
     return server
 
 
-def _app(
-    loop: asyncio.AbstractEventLoop, answer: Callable[[str], Awaitable[_Answer]]
-) -> Callable[[dict[str, Any], _Start], Iterable[bytes]]:
+def _app(loop: asyncio.AbstractEventLoop, pages: Pages) -> Callable[[dict[str, Any], _Start], Iterable[bytes]]:
     async def ask(path: str) -> _Answer:
-        return await answer(path)
+        return pages.answer(path)
 
     def app(environ: dict[str, Any], start: _Start) -> Iterable[bytes]:
         status, body = UNAVAILABLE, b"the agent's loop does not answer\n"

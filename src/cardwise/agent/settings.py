@@ -5,18 +5,31 @@ Defaults serve a usual node.
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 from cardwise.adapters import wire
-from cardwise.errors import InputError
-from cardwise.files import read_settings_file
+from cardwise.core.card.isolation import AUTO, Step
+from cardwise.errors import InputError, UserError
+from cardwise.files import read_settings_file, seen
 
 WANT = "the agent's settings in TOML (see cardwise agent --help)"
 
 MOST_SLOTS = 48
 """Per card: what MPS lets into one card before CUDA 13.1."""
+MOST_PORT, MOST_SECONDS = 65535, 3600
+LONGEST_DOMAIN, LONGEST_PATH, LONGEST_NAME, LONGEST_SOCKET = 253, 4095, 255, 107
+"""Bytes: of a DNS name, a path, a file's name in most file systems, a Unix socket's path."""
+
+_ISOLATIONS = (AUTO, *(step.value for step in Step))
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_DOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_QUALIFIED = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_HOST = re.compile(r"[0-9A-Za-z:._%-]+")
 
 
 class Settings(msgspec.Struct, forbid_unknown_fields=True, rename="kebab", frozen=True):
@@ -49,14 +62,88 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True, rename="kebab", froze
 
 
 def read_settings(path: Path | None) -> Settings:
-    """Read and check the file; defaults without one. Raises InputError that names the key."""
+    """Read and check the file; defaults without one. Raises InputError that names the key, and says what to write."""
     settings = Settings() if path is None else read_settings_file(path, WANT, Settings)
+    for key, value, want in _wrong(settings):
+        raise InputError(str(path), f"is {seen(value)}; write {want}", field=key)
+    return settings
+
+
+def check_node_name(name: str) -> str:
+    """The name, if a node can be called that. Raises UserError."""
+    if len(name) > LONGEST_DOMAIN or not _DOMAIN.fullmatch(name):
+        raise UserError(f"--node: {seen(name)} is no name of a node; write it as kubectl get nodes shows it")
+    return name
+
+
+def _wrong(settings: Settings) -> Iterator[tuple[str, object, str]]:
+    """Key, value, and what to write instead, of each setting that cannot be."""
+    yield from _wrong_names(settings)
     if not 1 <= settings.slots_per_card <= MOST_SLOTS:
-        raise InputError(str(path), f"is {settings.slots_per_card}; write 1 to {MOST_SLOTS}", field="slots-per-card")
-    for field, seconds in (
+        yield "slots-per-card", settings.slots_per_card, f"1 to {MOST_SLOTS}"
+    if not 0 <= settings.port <= MOST_PORT:
+        yield "port", settings.port, f"1 to {MOST_PORT}, or 0 for any that is free"
+    for key, seconds in (
         ("sample-every-s", settings.sample_every_s),
         ("mps-check-every-s", settings.mps_check_every_s),
     ):
-        if not seconds > 0:
-            raise InputError(str(path), f"is {seconds}; write a number of seconds above 0", field=field)
-    return settings
+        if not 0 < seconds <= MOST_SECONDS:  # not a number is in no range
+            yield key, seconds, f"a number of seconds above 0, at most {MOST_SECONDS}"
+    yield from _wrong_paths(settings)
+
+
+def _wrong_names(settings: Settings) -> Iterator[tuple[str, object, str]]:
+    if not _LABEL.fullmatch(settings.namespace):
+        yield "namespace", settings.namespace, "the namespace that cardwise is installed in, such as cardwise-system"
+    if not _is_extended_resource(settings.resource):
+        yield "resource", settings.resource, f"a domain of yours, a slash and a name, such as {wire.OWN_COUNT}"
+    if settings.isolation not in _ISOLATIONS:
+        yield "isolation", settings.isolation, f"one of {', '.join(_ISOLATIONS)}"
+    if not _HOST.fullmatch(settings.host):
+        yield "host", settings.host, "the address to listen on, such as 0.0.0.0 or ::"
+
+
+def _is_extended_resource(name: str) -> bool:
+    """Whether a kubelet takes it from a device plugin. Source: kubernetes pkg/apis/core/v1/helper, helpers.go."""
+    domain, slash, rest = name.partition("/")
+    return (
+        bool(slash and _DOMAIN.fullmatch(domain) and _QUALIFIED.fullmatch(rest))
+        and len("requests.") + len(domain) <= LONGEST_DOMAIN
+        and not domain.startswith("requests.")
+        and not f".{domain}".endswith(".kubernetes.io")
+    )
+
+
+def _wrong_paths(settings: Settings) -> Iterator[tuple[str, object, str]]:
+    if not settings.cdi_read_folders:
+        yield "cdi-read-folders", list(settings.cdi_read_folders), "the folders of CDI files, such as /etc/cdi"
+    for field in msgspec.structs.fields(settings):
+        if field.name.endswith(("_folder", "_folders", "_socket")):
+            told = getattr(settings, field.name)
+            for path in (told,) if isinstance(told, str) else told:
+                if want := _wrong_path(path):
+                    yield field.encode_name, path, want
+    if "/" in (command := settings.mps_control) or not command:
+        if want := _wrong_path(command):
+            yield "mps-control", command, f"{want}, or nvidia-cuda-mps-control"
+    elif not command.isprintable() or " " in command:
+        yield "mps-control", command, "the program's name, such as nvidia-cuda-mps-control, or its path"
+    yield from _long_sockets(settings)
+
+
+def _wrong_path(path: str) -> str:
+    """What to write instead of a path that cannot be one; empty if it can."""
+    if not path.startswith("/") or "\0" in path:
+        return "a path that begins with /"
+    if len(os.fsencode(path)) > LONGEST_PATH or any(len(os.fsencode(part)) > LONGEST_NAME for part in path.split("/")):
+        return f"a path of at most {LONGEST_PATH} bytes, {LONGEST_NAME} between slashes"
+    return ""
+
+
+def _long_sockets(settings: Settings) -> Iterator[tuple[str, object, str]]:
+    """Sockets have short names in Linux."""
+    room = LONGEST_SOCKET - len("/cardwise.sock")
+    if len(os.fsencode(settings.kubelet_folder)) > room:
+        yield "kubelet-folder", settings.kubelet_folder, f"a path of at most {room} bytes: a socket lies there"
+    if len(os.fsencode(settings.pod_resources_socket)) > LONGEST_SOCKET:
+        yield "pod-resources-socket", settings.pod_resources_socket, f"a path of at most {LONGEST_SOCKET} bytes"

@@ -56,7 +56,10 @@ class Sweeping:
                 log.warning("could not clean up after pods", why=str(exc))
 
     async def sweep(self) -> None:
-        """Remove what is of pods that are gone. Raises CardwiseError if something could not be removed."""
+        """Remove what is of pods that are gone. What cannot be removed is told and left for the next time.
+
+        Raises CardwiseError if the kubelet or the API server cannot be asked.
+        """
         pods, journal = self.preparing.pods, self.preparing.journal
         if not pods.synced:
             return
@@ -66,11 +69,22 @@ class Sweeping:
         held = await self.preparing.owners.resources.held(self.resource)
         for row in gone:
             if not any(_has(each, row) for each in held) and await self._is_gone(row):
-                await self.preparing.remove(row)
-                log.info("cleaned up", pod=f"{row.namespace}/{row.pod}", container=row.container, slots=row.slots)
-                self.renewed()
+                await self._remove(row)
         for slot in self._strays() - {slot for each in held for slot in each.ids}:
-            self.preparing.files.remove(slot)
+            try:
+                self.preparing.files.remove(slot)
+            except CardwiseError as exc:
+                log.warning("a file that nobody has is left", slot=slot, why=str(exc))
+
+    async def _remove(self, row: Row) -> None:
+        pod = f"{row.namespace}/{row.pod}"
+        try:
+            await self.preparing.remove(row)
+        except CardwiseError as exc:  # it must not keep the others
+            log.warning("could not clean up after a pod", pod=pod, container=row.container, why=str(exc))
+            return
+        log.info("cleaned up", pod=pod, container=row.container, slots=row.slots)
+        self.renewed()
 
     async def _is_gone(self, row: Row) -> bool:
         """Whether the API server itself says so: a watch that broke tells nothing. Raises ClusterError."""
@@ -109,12 +123,9 @@ class Sweeping:
         if not pods.synced:
             preparing.unknown = "the API server has not told the node's pods"
             return
-        held = await preparing.owners.resources.held(self.resource)
-        journal = preparing.journal
-        for each in held:
-            pod = pods.named(each.namespace, each.pod)
-            if pod is not None and journal.get(pod.metadata.uid, each.container) is None:
-                self._adopt(Owner(pod, each.container), sorted(each.ids))
+        for owner, slots in await preparing.owners.running():
+            if preparing.journal.get(owner.pod.metadata.uid, owner.container) is None:
+                self._adopt(owner, sorted(slots))
         preparing.unknown = ""
 
     def _adopt(self, owner: Owner, slots: list[str]) -> None:

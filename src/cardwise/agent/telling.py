@@ -1,11 +1,14 @@
 """Events on pods and on the node: what the agent did, and why. Each is said once, however often it happens.
 
-Refuses to hold anything up: an event that cannot be written is logged and forgotten.
+What befalls a card is said each time, but not more than a few times a minute for the same reason: the rest is counted,
+and the count is said. So with a pod that is refused. Refuses to hold anything up: events wait in a short queue, what
+does not fit is counted as lost, and an event that cannot be written is logged and forgotten.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -22,39 +25,63 @@ COMPONENT = "cardwise-agent"
 MOST_TEXT = 1000
 MOST_TOLD = 1024
 """Texts that are remembered as said."""
+MOST_WAITING = 256
+"""Events that were not written yet: an API server that is slow must not cost memory."""
+MOST_ALIKE, ALIKE_S = 3, 60.0
+"""So many events about one pod or card for one reason are said within so many seconds."""
+
+
+@dataclass(slots=True)
+class _Alike:
+    """Events about one thing for one reason: how many were said, how many held back, and the last of those."""
+
+    said: int = 0
+    held: int = 0
+    last: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Teller:
-    """Says things about this node and its pods."""
+    """Says things about this node and its pods. lost: events for which there was no room."""
 
     port: NodePort
     node: str
+    alike_s: float = ALIKE_S
+    lost: int = 0
     _told: dict[tuple[str, str], None] = field(default_factory=dict)
-    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    _alike: dict[tuple[str, str], _Alike] = field(default_factory=dict)
+    _waiting: deque[dict[str, Any]] = field(default_factory=deque)
+    _writing: asyncio.Task[None] | None = None
 
     def refused(self, owner: Owner, text: str) -> None:
         """A container may not start."""
         meta = owner.pod.metadata
         about = {"kind": "Pod", "namespace": meta.namespace, "name": meta.name, "uid": meta.uid, "apiVersion": "v1"}
-        self._say(about, meta.namespace, "CardwiseRefused", text)
+        if self._is_news(meta.uid, text):
+            self._say_some((meta.uid, "CardwiseRefused"), self._event(about, meta.namespace, "CardwiseRefused", text))
 
-    def of_node(self, reason: str, text: str, *, warning: bool = True, again: bool = False) -> None:
-        """Something about this node. again: also if it was said before."""
+    def of_node(self, reason: str, text: str, *, warning: bool = True, card: str = "") -> None:
+        """Something about this node. card: it befell this card, and is said also if it was said before."""
         about = {"kind": "Node", "name": self.node, "uid": self.node, "apiVersion": "v1"}
-        if again:
-            self._told.pop((self.node, text), None)
-        self._say(about, "default", reason, text, warning=warning)
+        event = self._event(about, "default", reason, text, warning=warning)
+        if card:
+            self._say_some((card, reason), event)
+        elif self._is_news(self.node, text):
+            self._say(event)
 
-    def _say(self, about: dict[str, str], namespace: str, reason: str, text: str, *, warning: bool = True) -> None:
-        key = (about.get("uid", ""), text)
-        if key in self._told:
-            return
-        self._told[key] = None
+    def _is_news(self, uid: str, text: str) -> bool:
+        if (uid, text) in self._told:
+            return False
+        self._told[uid, text] = None
         while len(self._told) > MOST_TOLD:
             del self._told[next(iter(self._told))]
+        return True
+
+    def _event(
+        self, about: dict[str, str], namespace: str, reason: str, text: str, *, warning: bool = True
+    ) -> dict[str, Any]:
         now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
-        event = {
+        return {
             "apiVersion": "v1",
             "kind": "Event",
             "metadata": {"generateName": f"{COMPONENT}-", "namespace": namespace},
@@ -67,12 +94,44 @@ class Teller:
             "lastTimestamp": now,
             "count": 1,
         }
-        task = asyncio.ensure_future(self._post(event, namespace))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
-    async def _post(self, event: dict[str, Any], namespace: str) -> None:
-        try:
-            await self.port.post_event(event, namespace)
-        except ClusterError as exc:
-            log.warning("an event could not be written", reason=event["reason"], why=str(exc))
+    # ---------------------------------------------------------------- not too often
+
+    def _say_some(self, key: tuple[str, str], event: dict[str, Any]) -> None:
+        """Say it, or count it until its minute is over."""
+        alike = self._alike.get(key)
+        if alike is None:
+            alike = self._alike[key] = _Alike()
+            asyncio.get_running_loop().call_later(self.alike_s, self._sum_up, key)
+        if alike.said < MOST_ALIKE:
+            alike.said += 1
+            self._say(event)
+        else:
+            alike.held, alike.last = alike.held + 1, event
+
+    def _sum_up(self, key: tuple[str, str]) -> None:
+        """The minute of these events is over: say how many were held back."""
+        alike = self._alike.pop(key)
+        if alike.held:
+            more = f"; so or alike {alike.held} times more within {self.alike_s:.0f} s"
+            text = alike.last["message"][: MOST_TEXT - len(more)] + more
+            self._say({**alike.last, "message": text, "count": alike.held})
+
+    # ---------------------------------------------------------------- writing
+
+    def _say(self, event: dict[str, Any]) -> None:
+        if len(self._waiting) >= MOST_WAITING:
+            self.lost += 1
+            log.warning("no room for an event", reason=event["reason"], text=event["message"])
+            return
+        self._waiting.append(event)
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.ensure_future(self._write())
+
+    async def _write(self) -> None:
+        while self._waiting:
+            event = self._waiting.popleft()
+            try:
+                await self.port.post_event(event, event["metadata"]["namespace"])
+            except ClusterError as exc:
+                log.warning("an event could not be written", reason=event["reason"], why=str(exc))

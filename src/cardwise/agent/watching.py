@@ -6,15 +6,18 @@ Refuses to be the last word: a pod that is not known yet is asked for, for the k
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 
 import structlog
 
-from cardwise.adapters.journal import Journal
+from cardwise.adapters.claims import read_claim
+from cardwise.adapters.journal import Journal, Row
 from cardwise.adapters.kube.port import All, Gone, LocalPodEvent, Lost, NodePort, Put
 from cardwise.adapters.kube_objects import LocalPod
-from cardwise.agent.inventory import allocation_of, pod_holds
-from cardwise.core.allocation import Hold
+from cardwise.agent.inventory import allocation_of
+from cardwise.core.allocation import Hold, Share, holds
+from cardwise.core.card.handover import Grant, Holder, most
 
 log = structlog.get_logger()
 
@@ -28,7 +31,7 @@ class NodePods:
     by_uid: dict[str, LocalPod] = field(default_factory=dict)
     synced: bool = False
     changed: asyncio.Event = field(default_factory=asyncio.Event)
-    _holds: dict[str, tuple[LocalPod, tuple[Hold, ...]]] = field(default_factory=dict)
+    _holds: dict[str, tuple[LocalPod, tuple[Row, ...], tuple[Hold, ...]]] = field(default_factory=dict)
 
     async def follow(self) -> None:
         """Read the stream until cancelled."""
@@ -64,22 +67,42 @@ class NodePods:
             self.by_uid[pod.metadata.uid] = pod
         return pod
 
-    def holds_of_others(self, journal: Journal, uid: str) -> dict[str, tuple[Hold, ...]]:
-        """What every other pod takes to which something was handed over: by the cluster, else as the journal has it."""
-        rows = [row for row in journal.rows if row.uid != uid]
-        return {f"{row.namespace}/{row.pod}": self._holds_now(row.uid, row.holds) for row in rows}
+    def holds_of_others(self, journal: Journal, uid: str) -> dict[Holder, tuple[Hold, ...]]:
+        """What every other pod takes to which something was handed over."""
+        rows: dict[str, list[Row]] = {}
+        for row in journal.rows:
+            if row.uid != uid:
+                rows.setdefault(row.uid, []).append(row)
+        return {
+            Holder(other, f"{theirs[0].namespace}/{theirs[0].pod}"): self._holds_now(other, tuple(theirs))
+            for other, theirs in rows.items()
+        }
 
-    def _holds_now(self, uid: str, stored: tuple[Hold, ...]) -> tuple[Hold, ...]:
+    def _holds_now(self, uid: str, rows: tuple[Row, ...]) -> tuple[Hold, ...]:
         pod = self.by_uid.get(uid)
         if pod is None:
             self._holds.pop(uid, None)
-            return stored
+            return most(*(row.holds for row in rows))
         known = self._holds.get(uid)
-        if known is None or known[0] is not pod:  # news is another object
-            known = self._holds[uid] = (pod, _holds_told(pod, stored))
-        return known[1]
+        if known is None or known[0] is not pod or known[1] != rows:  # news is another object
+            known = self._holds[uid] = (pod, rows, holds_with(pod, rows))
+        return known[2]
 
 
-def _holds_told(pod: LocalPod, stored: tuple[Hold, ...]) -> tuple[Hold, ...]:
-    """By the pod's allocation; nothing is an answer: its init container alone had a card, and has ended."""
-    return stored if allocation_of(pod) is None else pod_holds(pod)
+def holds_with(pod: LocalPod, rows: Iterable[Row]) -> tuple[Hold, ...]:
+    """What a pod takes; of each card the larger of what its allocation says now and what was handed over.
+
+    A container keeps what it started with, whatever is written afterwards. Nothing is an answer: a pod's init container
+    alone had a card, and has ended. An allocation that says nothing any more changes nothing.
+    """
+    given, told = tuple(rows), allocation_of(pod)
+    if told is None:
+        return most(*(row.holds for row in given))
+    containers = dict(told.containers) | {row.container: tuple(map(_share, row.grants)) for row in given}
+    handed = replace(told, containers=tuple(containers.items()))
+    claim, _faults = read_claim(pod)  # whatever is wrong with it, it runs
+    return most(*(holds(claim, each, initialized=pod.initialized) for each in (told, handed)))
+
+
+def _share(grant: Grant) -> Share:
+    return Share(grant.uuid, grant.memory_mib, grant.compute_pct, grant.whole)

@@ -39,17 +39,18 @@ class Wellness:
         if isinstance(seen, CardEvent) and seen.xid is not None:
             self.xids[uuid, seen.xid] = self.xids.get((uuid, seen.xid), 0) + 1
         before = self.healths.get(uuid, CardHealth(uuid))
-        health, notices = observe(before, self.now_s(), seen, self._pods_on(uuid), self.policy)
+        pods = self._pods_on(uuid) if isinstance(seen, CardEvent) else ()  # nothing else is laid at a pod's door
+        health, notices = observe(before, self.now_s(), seen, pods, self.policy)
         self.healths[uuid] = health
         for notice in notices:
-            self._tell(notice)
+            self._tell(uuid, notice)
         why = health.fence.what if health.fence is not None else ""
         if self.inventory.report(SOURCE, uuid, why):
             self.renewed()
 
-    def _tell(self, notice: Notice) -> None:
+    def _tell(self, uuid: str, notice: Notice) -> None:
         (log.warning if notice.warning else log.info)("card", reason=notice.reason, text=notice.text)
-        self.teller.of_node(notice.reason, notice.text, warning=notice.warning, again=True)
+        self.teller.of_node(notice.reason, notice.text, warning=notice.warning, card=uuid)
 
     def _pods_on(self, uuid: str) -> Sequence[str]:
         handed_out = self.inventory.all_of(uuid)

@@ -18,7 +18,20 @@ from cardwise.files import plain
 EXIT_USER, EXIT_SYSTEM = 2, 1
 
 
-COMMANDS = ("replay", "loadtest", "tune", "synth", "scheduler", "agent", "mig", "up", "explain", "advise", "engine")
+COMMANDS = (
+    "replay",
+    "loadtest",
+    "tune",
+    "synth",
+    "scheduler",
+    "agent",
+    "mig",
+    "up",
+    "explain",
+    "advise",
+    "engine",
+    "gateway",
+)
 """Each has a module of its name beside this one, and in it ``<name>_command``."""
 
 

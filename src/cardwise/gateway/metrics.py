@@ -70,7 +70,7 @@ class Gauges:
     __slots__ = ("depth", "limits", "queued", "ready")
 
     def __init__(self, queued: int, depth: int, limits: list[tuple[str, int, int, bool]]) -> None:
-        """limits: of each replica its address, requests or batches in flight, the most of them, and whether it is ready."""
+        """limits: of each replica its address, what is in flight, the most of it, and whether it is ready."""
         self.queued, self.depth, self.limits = queued, depth, limits
         self.ready = sum(ready for *_, ready in limits)
 

@@ -122,7 +122,7 @@ def _goes_alone(request: _Request) -> bool:
 
 def _depth(tensor: _Input) -> int:
     """How deep its lists are nested: 1 for flat data."""
-    data, depth = bytes(tensor.data[:64]), 0
+    data, depth = bytes(memoryview(tensor.data)[:64]), 0
     for sign in data:
         if sign == 0x5B:  # [
             depth += 1
@@ -252,7 +252,7 @@ def _cut(output: _Output, items: Sequence[Item]) -> list[bytes]:
 
 def _step(output: _Output, values: Sequence[msgspec.Raw], rows: int, width: int) -> int:
     """Values of its outer list for each row. Raises WrongError if there are not as many as its shape says."""
-    nested = bool(values) and bytes(values[0][:1]) == b"["
+    nested = bool(values) and bytes(values[0]).startswith(b"[")
     if nested and len(output.shape) > 1 and len(values) == rows:
         return 1
     if not nested and len(values) == rows * width:

@@ -41,9 +41,20 @@ class Check:
 
 
 class Replica:
-    """One replica: its connections, its limit, and whether it is fit. As :class:`cardwise.core.queue.choose.Replica`."""
+    """One replica: its connections, its limit, and whether it is fit. What ``choose`` asks of a replica."""
 
-    __slots__ = ("authority", "draining", "failures", "idle_since_s", "left", "limits", "penalty", "pool", "ready", "url")
+    __slots__ = (
+        "authority",
+        "draining",
+        "failures",
+        "idle_since_s",
+        "left",
+        "limits",
+        "penalty",
+        "pool",
+        "ready",
+        "url",
+    )
 
     def __init__(self, url: str, pool: Pool, limits: Limits) -> None:
         """Not ready."""
@@ -158,10 +169,7 @@ class Prober:
         failed = 0
         while self._replica.ready:
             with suppress(TimeoutError):
-                async with asyncio.timeout(every_s or None):
-                    await self._replica.left.wait()
-            if not self._replica.ready:
-                return
+                await asyncio.wait_for(self._replica.left.wait(), every_s or None)
             failed = 0 if await self._answers(self._probes) else failed + 1
             if failed >= self._service.fail_after and self._replica.ready:
                 log.warning("replica leaves", replica=self._replica.url, why="probe", failures=failed)

@@ -146,6 +146,7 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True, rename="kebab", froze
     drain_delay_s: Seconds = 0.0
     max_connections: Count = 16384
     max_body_mib: Count = 16
+    max_buffered_mib: Count = 512
     max_headers: Count = 100
     idle_s: Seconds = 75.0
     head_s: Seconds = 10.0

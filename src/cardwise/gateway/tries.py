@@ -1,11 +1,13 @@
 """One try: what is sent to a replica, and how its answer goes to who waits for it.
 
 A request that goes alone is passed on and its answer passed back as it comes, read no faster than the client reads. A
-batch is sent as one, and its answer collected and split.
+batch is sent as one, its answer collected and split; so is a batch that happens to be of one, for what a client sees
+must not depend on who else asks.
 """
 
 from __future__ import annotations
 
+import enum
 import math
 import time
 from collections.abc import Sequence
@@ -26,8 +28,21 @@ DEADLINE = b"x-cardwise-deadline-ms"
 _OURS = frozenset({b"content-length", b"expect", b"host", b"x-forwarded-for", b"x-forwarded-proto", DEADLINE})
 """Headers of requests that are written anew."""
 _TOLD = frozenset({b"x-cardwise-queue-ms", b"x-cardwise-batch-size", b"x-cardwise-attempts"})
+_OF_ONE = frozenset({b"traceparent", b"tracestate", b"x-request-id"})
+"""Headers that say who asks: of no use where several do."""
 _UNWANTED = frozenset({400, 413, 422})
 """Said of a batch, it may be meant for one request in it: each is tried alone. Nothing has been executed."""
+
+
+class Mode(enum.Enum):
+    """How a request is served."""
+
+    BATCH = "batch"
+    """It waits, and shares a batch with others alike."""
+    QUEUE = "queue"
+    """It waits, and goes alone."""
+    ASIDE = "aside"
+    """What is asked about a model, not of it: does not wait and takes no place."""
 
 
 class Ticket:
@@ -37,13 +52,25 @@ class Ticket:
     """
 
     __slots__ = (
-        "attempts", "attempt", "deadline_s", "entry", "exchange", "is_counted", "is_strict", "item", "key", "priority",
-        "repeats", "since_s", "taken_s", "tenant",
+        "attempt", "attempts", "deadline_s", "entry", "exchange", "is_counted", "is_strict", "item", "key", "mode",
+        "priority", "repeats", "service", "since_s", "taken_s", "tenant",
     )  # fmt: skip
 
-    def __init__(self, exchange: Exchange, *, priority: int, tenant: str, deadline_s: float, is_strict: bool) -> None:
+    def __init__(
+        self,
+        service: Service,
+        exchange: Exchange,
+        mode: Mode,
+        *,
+        priority: int,
+        tenant: str,
+        deadline_s: float,
+        is_strict: bool,
+    ) -> None:
         """A request of which the head has been read."""
+        self.service = service
         self.exchange = exchange
+        self.mode = mode
         self.priority = priority
         self.tenant = tenant
         self.deadline_s = deadline_s
@@ -227,13 +254,13 @@ class Batch(Try):
         self._headers: Headers = []
 
     def _request(self, replica: Replica, now_s: float) -> tuple[str, bytes, bytes]:
-        exchange = self.tickets[0].exchange
-        body = self.service.codec_join(exchange.body, [_item_of(ticket) for ticket in self.tickets])
-        wanted = self.service.batch_headers
+        del now_s
+        exchange, is_one = self.tickets[0].exchange, len(self.tickets) == 1
+        body = exchange.body if is_one else self.service.codec.join(exchange.body, list(map(_item_of, self.tickets)))
+        wanted = self.service.batch_headers | _OF_ONE if is_one else self.service.batch_headers
         headers: Headers = [(b"host", replica.authority), (b"content-type", JSON), (b"accept", JSON)]
         headers += [header for header in exchange.headers if header[0] in wanted]
         headers.append((b"content-length", b"%d" % len(body)))
-        del now_s
         return "POST", request_head("POST", exchange.target, headers), body
 
     def on_status(self, status: int, headers: Headers) -> None:
@@ -252,12 +279,13 @@ class Batch(Try):
         """Split it."""
         self.service.note_time(self)
         super().on_end()
+        self.service.answered(self)
 
     def _answered(self) -> None:
         body = b"".join(self._parts)
         if self.status == 200:
             self._split(body)
-        elif self.status in _UNWANTED:
+        elif self.status in _UNWANTED and len(self.tickets) > 1:
             self.service.alone(self.tickets, self.status, body, self._kind())
         else:
             for ticket in self.tickets:
@@ -268,12 +296,14 @@ class Batch(Try):
 
     def _split(self, body: bytes) -> None:
         try:
-            parts = self.service.codec_split(body, [_item_of(ticket) for ticket in self.tickets])
+            parts = self.service.codec.split(body, list(map(_item_of, self.tickets)))
         except WrongError as error:
             message = f"the replica's answer cannot be told apart: {error}"
             for ticket in self.tickets:
                 self.service.refuse_wrong(ticket, message)
             return
+        if len(self.tickets) == 1:
+            parts = [body]
         rows = self.rows
         for ticket, part in zip(self.tickets, parts, strict=True):
             self.service.finish(ticket, 200, part, rows, JSON)
@@ -323,5 +353,6 @@ def now() -> float:
 
 
 def of(service: Service, tickets: Sequence[Ticket], tried: tuple[Replica, ...] = ()) -> Try:
-    """A try for these: one alone is passed on as it came."""
-    return (Passing if len(tickets) == 1 else Batch)(service, list(tickets), tried)
+    """A try for these; what is not read, or must go alone, is passed on as it came."""
+    item = tickets[0].item
+    return (Passing if item is None or item.key is None else Batch)(service, list(tickets), tried)

@@ -23,6 +23,7 @@ import httptools
 from cardwise.loadtest.stream import TokenTimes
 
 OK, REJECTED, ERROR, TIMEOUT, UNFINISHED = "ok", "rejected", "error", "timeout", "unfinished"
+CLOSING_S = 1.0
 _REJECTING = frozenset({429, 503})
 
 
@@ -120,13 +121,17 @@ class Client:
 
     async def _connect(self, call: Call) -> None:
         to = self._address
+        connection = Connection(self)
         try:
-            _, connection = await self.loop.create_connection(
-                lambda: Connection(self), to.host, to.port, ssl=to.tls, server_hostname=to.server_name
+            await self.loop.create_connection(
+                lambda: connection, to.host, to.port, ssl=to.tls, server_hostname=to.server_name
             )
         except OSError as error:  # ssl.SSLError is one
             self.done(call, ERROR, f"connect-{_name_of(error)}")
             return
+        except asyncio.CancelledError:  # given up; uvloop then closes the transport and tells the protocol nothing
+            connection.forget()
+            raise
         call.opening = None
         if call.outcome:
             connection.abort()
@@ -165,11 +170,12 @@ class Client:
             opening.cancel()
 
     async def close(self) -> None:
-        """Close every connection, and let the loop see it."""
+        """Close every connection, and let the loop see it; not for longer than it takes."""
         self.abandon()
         for connection in list(self._open):
             connection.abort()
-        while self._open:
+        until_s = self.time() + CLOSING_S
+        while self._open and self.time() < until_s:
             await asyncio.sleep(0.001)
 
     def opened(self, connection: Connection) -> None:
@@ -218,6 +224,12 @@ class Connection(asyncio.Protocol):
         self._call = None
         self.is_closed = True
         self._transport.abort()
+
+    def forget(self) -> None:
+        """Its transport is gone, though nobody says so."""
+        self._call = None
+        self.is_closed = True
+        self._client.lost(self)
 
     def data_received(self, data: bytes) -> None:
         """Of asyncio."""

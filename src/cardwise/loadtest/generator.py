@@ -134,10 +134,14 @@ class Running:
         self._due_s = start_s
         timer = Timer(client.loop, self._send_due)
         ticks = client.loop.create_task(self._tick(until_s))
+        over = client.loop.create_task(self._over.wait())
         try:
             self._begin(timer, start_s)
-            await self._over.wait()
+            await asyncio.wait({ticks, over}, return_when=asyncio.FIRST_COMPLETED)
+            if ticks.done():
+                ticks.result()  # it only ends by a bug of ours, and without it nothing else would end
         finally:
+            over.cancel()
             ticks.cancel()
             timer.close()
         client.abandon()

@@ -18,12 +18,13 @@ from cardwise.loadtest.curve import Curve
 from cardwise.loadtest.report import (
     COLUMNS,
     DETAILS,
-    detail_cells,
+    detail_rows,
     headline,
     legend_of,
     notes_of,
     overall_sentence,
     row,
+    telling,
 )
 
 try:
@@ -64,8 +65,9 @@ def render_report(curves: Sequence[Curve], names: Sequence[str], comparison: Com
         plots=drawn,
         columns=COLUMNS,
         details=DETAILS,
-        detail_cells=detail_cells,
-        row=row,
+        detail_rows=detail_rows,
+        rows=lambda curve: [row(step) for step in curve.steps],
+        telling=telling,
         headline=headline,
         legend_of=legend_of,
         notes_of=notes_of,

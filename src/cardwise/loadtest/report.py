@@ -143,7 +143,7 @@ def _service_notes(curve: Curve) -> list[str]:
 def _table(names: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence[str]) -> Table:
     """Without the columns that say nothing: a terminal is narrow."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    told = [i for i in range(len(names)) if any(cells[i] not in {"0", "–"} for cells in rows)]
+    told = telling(names, rows)
     for i in told:
         table.add_column(names[i], justify="left" if names[i] in {"load", "holds"} else "right")
     for cells, style in zip(rows, styles, strict=True):
@@ -151,20 +151,28 @@ def _table(names: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence
     return table
 
 
+def telling(names: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
+    """Indices of the columns that say anything."""
+    return [i for i in range(len(names)) if any(cells[i] not in {"0", "–"} for cells in rows)]
+
+
+def detail_rows(curve: Curve) -> list[list[str]]:
+    """What the service told in headers and streams, a row per step; empty if it told nothing."""
+    rows = [[step.name, *detail_cells(step)] for step in curve.steps]
+    return rows if any(cell != "–" for cells in rows for cell in cells[1:]) else []
+
+
 def details(curve: Curve) -> RenderableType | None:
     """A second table of what the service told in headers and streams; None if it told nothing."""
-    rows = [detail_cells(step) for step in curve.steps]
-    if all(cell == "–" for cells in rows for cell in cells):
-        return None
-    named = [[step.name, *cells] for step, cells in zip(curve.steps, rows, strict=True)]
-    return _table(("load", *DETAILS), named, [""] * len(rows))
+    rows = detail_rows(curve)
+    return _table(DETAILS, rows, [""] * len(rows)) if rows else None
 
 
-DETAILS = ("queue p50", "queue p99", "mean batch", "tokens/s", "between tokens p50", "between tokens p99")
+DETAILS = ("load", "queue p50", "queue p99", "mean batch", "tokens/s", "between tokens p50", "between tokens p99")
 
 
 def detail_cells(step: Step) -> list[str]:
-    """In the order of ``DETAILS``; times in milliseconds."""
+    """In the order of ``DETAILS`` after the load; times in milliseconds."""
     queue = ["–", "–"] if step.queue_ms is None else [milliseconds(step.queue_ms.p50), milliseconds(step.queue_ms.p99)]
     answers = sum(step.batch_sizes.values())
     batch = sum(float(size) * count for size, count in step.batch_sizes.items()) / answers if answers else None

@@ -5,13 +5,19 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
+import random
 from collections import deque
 from dataclasses import dataclass, field
 
 
+def seeded(seed):
+    """A source of random numbers that gives the same ones again."""
+    return random.Random(seed)  # noqa: S311 - a simulation, no secret
+
+
 @dataclass(frozen=True)
 class Curve:
-    """Answers per second with n in flight: the Universal Scalability Law (Gunther 2007). single_s: one request alone."""
+    """Answers per second with n in flight: the Universal Scalability Law. single_s: of one request alone."""
 
     single_s: float
     sigma: float
@@ -31,7 +37,7 @@ class Curve:
 
 
 def curve(single_s, peak_n, peak):
-    """The curve with that peak: sigma and kappa follow from rate(peak_n) = peak and peak_n = sqrt((1 - sigma) / kappa)."""
+    """The curve with that peak: rate(peak_n) = peak, and peak_n = sqrt((1 - sigma) / kappa)."""
     kappa = (peak_n - peak_n / (single_s * peak)) / (peak_n * (peak_n - 1) ** 2)
     return Curve(single_s, 1 - kappa * peak_n**2, kappa)
 
@@ -70,7 +76,7 @@ def run(limiter, phases, rng, *, queue=4, load=1.3, cv=0.5):
     noise_s, noise = 0.1, 1.0
     running, waiting, order, shape = [], deque(), itertools.count(), 1 / cv**2
     for until_s, curve_now in phases:
-        rates = [curve_now.rate(n) for n in range(201)]
+        rates = [0.0, *(curve_now.rate(n) for n in range(1, 201))]
         mean_s = 1 / (load * curve_now.peak)
         while now_s < until_s:
             n = len(running)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import heapq
 import math
-import random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cardwise.core.queue.batch import BatchPolicy, Send, Wait, check_wait, cohort_of
+from tests.core.queue.a_replica import seeded
 
 POLICY = BatchPolicy(8, gap_s=0.5, cap_s=2.0, max_wait_s=10.0)
 
@@ -124,10 +124,10 @@ def closed_loop(policy, callers, rng, *, until_s=20.0):
 @pytest.mark.parametrize(("callers", "gain"), [(8, 1.4), (32, 1.15)])
 def test_callers_that_come_back_together_share_a_batch(callers, gain):
     """Measured on a real server: 645 to 984 answers per second with 8 callers, 1459 to 1771 with 32."""
-    lingers = closed_loop(BatchPolicy.scaled(32, 0.00435, 0.0152), callers, random.Random(1))
-    assert lingers > gain * closed_loop(BatchPolicy(32), callers, random.Random(1))
+    lingers = closed_loop(BatchPolicy.scaled(32, 0.00435, 0.0152), callers, seeded(1))
+    assert lingers > gain * closed_loop(BatchPolicy(32), callers, seeded(1))
 
 
 def test_one_caller_alone_never_waits():
-    lingers = closed_loop(BatchPolicy.scaled(32, 0.00435, 0.0152), 1, random.Random(1))
-    assert lingers == pytest.approx(closed_loop(BatchPolicy(32), 1, random.Random(1)), rel=0.01)
+    lingers = closed_loop(BatchPolicy.scaled(32, 0.00435, 0.0152), 1, seeded(1))
+    assert lingers == pytest.approx(closed_loop(BatchPolicy(32), 1, seeded(1)), rel=0.01)

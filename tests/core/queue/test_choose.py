@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from dataclasses import dataclass
 
@@ -11,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cardwise.core.queue.choose import Gauges, choose, has_room, load_of, penalty_of
+from tests.core.queue.a_replica import seeded
 
 
 @dataclass(eq=False)
@@ -23,7 +23,7 @@ class Replica:
 
 
 def chosen(replicas, times=3000):
-    rng = random.Random(7)
+    rng = seeded(7)
     return Counter(replicas.index(choose(replicas, rng.random)) for _ in range(times))
 
 
@@ -36,17 +36,17 @@ def chosen(replicas, times=3000):
     ],
 )
 def test_a_replica_without_room_is_not_chosen(replica):
-    assert choose([replica], random.Random(1).random) is None
-    assert choose([replica, well := Replica()], random.Random(1).random) is well
+    assert choose([replica], seeded(1).random) is None
+    assert choose([replica, well := Replica()], seeded(1).random) is well
 
 
 def test_nothing_comes_of_no_replicas():
-    assert choose([], random.Random(1).random) is None
+    assert choose([], seeded(1).random) is None
 
 
 def test_of_two_the_less_loaded_is_chosen_by_its_own_limit():
     small, large = Replica(2, limit=4), Replica(10, limit=40)
-    assert choose([small, large], random.Random(1).random) is large
+    assert choose([small, large], seeded(1).random) is large
 
 
 def test_the_most_loaded_of_many_is_never_chosen_and_the_others_are_spread():
@@ -67,7 +67,7 @@ def test_those_with_room_are_found_among_many_without():
 
 def test_a_penalty_makes_a_replica_the_second_choice():
     busy_inside, well = Replica(0, penalty=1.0), Replica(2)
-    assert choose([busy_inside, well], random.Random(1).random) is well
+    assert choose([busy_inside, well], seeded(1).random) is well
 
 
 @pytest.mark.parametrize(
@@ -92,11 +92,11 @@ REPLICAS = st.lists(
 
 @given(REPLICAS, st.integers(0, 100))
 def test_who_has_room_is_chosen_if_any_has_and_never_the_worst_of_several(replicas, seed):
-    replica = choose(replicas, random.Random(seed).random)
+    replica = choose(replicas, seeded(seed).random)
     room = [one for one in replicas if has_room(one)]
     assert (replica is None) == (not room)
     if replica is not None:
         assert has_room(replica)
         assert len(room) == 1 or any(one is not replica and load_of(one) >= load_of(replica) for one in room)
-    again = choose(replicas, random.Random(seed).random)
+    again = choose(replicas, seeded(seed).random)
     assert again is replica

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cardwise.core.queue.retry import Failure, RetryBudget, backoff_s, may_retry, wait_s
+from tests.core.queue.a_replica import seeded
 
 
 def after(failure, **more):
@@ -63,17 +62,17 @@ def test_nothing_is_tried_again_after_the_first_streamed_byte(failure, method, i
 
 @pytest.mark.parametrize(("attempt", "most_s"), [(1, 0.025), (2, 0.05), (3, 0.1), (7, 1.0), (10_000, 1.0)])
 def test_backoff_doubles_up_to_a_cap_with_full_jitter(attempt, most_s):
-    waits = [backoff_s(attempt, random.Random(seed).random) for seed in range(200)]
+    waits = [backoff_s(attempt, seeded(seed).random) for seed in range(200)]
     assert 0.9 * most_s < max(waits) <= most_s
     assert min(waits) < 0.1 * most_s
 
 
 def test_retry_after_is_honoured_with_jitter_on_top():
-    assert 2.0 < wait_s(1, random.Random(1).random, retry_after_s=2.0) <= 2.025
+    assert 2.0 < wait_s(1, seeded(1).random, retry_after_s=2.0) <= 2.025
 
 
 def test_a_try_that_would_come_too_late_is_not_made():
-    assert wait_s(1, random.Random(1).random, retry_after_s=2.0, left_s=1.5) is None
+    assert wait_s(1, seeded(1).random, retry_after_s=2.0, left_s=1.5) is None
 
 
 def test_a_service_that_fails_wholly_gets_a_fifth_more_load():

@@ -99,7 +99,7 @@ class Sending:
     def limit(self, timeout_s: float) -> None:
         """Fail with TIMEOUT unless the answer begins by then."""
         self._until_s = time.monotonic() + timeout_s
-        self._timer = asyncio.get_running_loop().call_later(timeout_s, self._look)
+        self._timer = asyncio.get_running_loop().call_later(min(timeout_s, self._idle_s), self._look)
 
     def heard(self) -> None:
         """Something of the answer has come."""
@@ -331,6 +331,8 @@ class _Connection(asyncio.Protocol):
         if ended is None:
             return
         if self._keeps:
+            if not self.transport.is_reading():  # its end came together with more than its client takes
+                self.transport.resume_reading()
             self._pool.free(self)
         else:
             self.transport.close()

@@ -39,6 +39,8 @@ _PIPELINED = 2
 """Requests of a connection that may be waiting before it is read no further."""
 _READ_MOST = 64 * 2**10
 """Bytes given to the parser at a time: bounds how many tiny requests it may find before it is stopped."""
+_SEND_AT_ONCE = 2**14
+"""Parts of this size are sent on their own: who writes large ones must hear soon that the client does not read."""
 _NEVER_S = float("inf")
 
 
@@ -46,6 +48,7 @@ _NEVER_S = float("inf")
 class Limits:
     """What one client may take. Sizes in bytes, times in seconds.
 
+    buffered: of the bodies of all unanswered requests together; beyond it requests with a body are refused with 503.
     idle_s: between requests. head_s: from the first byte of a head to its last. body_s: for the body. write_s: how long
     a client may read nothing of an answer.
     """
@@ -54,6 +57,7 @@ class Limits:
     head: int = 32 * 2**10
     headers: int = 100
     body: int = 16 * 2**20
+    buffered: int = 512 * 2**20
     idle_s: float = 75.0
     head_s: float = 10.0
     body_s: float = 60.0
@@ -82,6 +86,7 @@ class Exchange:
     __slots__ = (
         "_body_parts",
         "_connection",
+        "_held",
         "_is_chunked",
         "_method_has_body",
         "body",
@@ -125,6 +130,7 @@ class Exchange:
         """The handler's own, from ``on_head`` to ``on_request``."""
         self.since_s = time.monotonic()
         self._body_parts: list[bytes] = []
+        self._held = 0
         self._connection = connection
         self._is_chunked = False
         self._method_has_body = True
@@ -182,12 +188,15 @@ class Exchange:
             return
         if self._is_chunked:
             self._connection.write(LAST_CHUNK)
+        self._connection.flush()
+        self.let_go()
         self.is_ended = True
         self.on_gone = self.on_writable = None
         self._connection.advance()
 
     def abort(self) -> None:
         """Close the connection: the only way to say that an answer which has begun will not be completed."""
+        self._connection.flush()
         self.on_gone = self.on_writable = None
         self._connection.abort()
 
@@ -213,6 +222,14 @@ class Exchange:
         self.received += len(part)
         if not self.is_begun:
             self._body_parts.append(part)
+            self._held += len(part)
+            self._connection.server.buffered += len(part)
+
+    def let_go(self) -> None:
+        """Its body is needed no more."""
+        self._connection.server.buffered -= self._held
+        self._held = 0
+        self.body, self._body_parts = b"", []
 
     def finish(self) -> None:
         """The request's body is complete."""
@@ -224,6 +241,7 @@ class Exchange:
         """The client is gone."""
         told, self.on_gone, self.on_writable = self.on_gone, None, None
         self.is_gone = True
+        self.let_go()
         if told is not None:
             told()
 
@@ -237,6 +255,8 @@ class Server:
         self.limits = limits or Limits()
         self.connections: set[_Connection] = set()
         self.is_draining = False
+        self.buffered = 0
+        """Bytes of bodies that are held."""
         self._server: asyncio.Server | None = None
         self._sweeping: asyncio.TimerHandle | None = None
 
@@ -297,6 +317,7 @@ class _Connection(asyncio.Protocol):
         "_is_closing",
         "_is_paused",
         "_newest",
+        "_out",
         "_parser",
         "_raw_size",
         "_refused",
@@ -314,6 +335,7 @@ class _Connection(asyncio.Protocol):
         self.until_s = _NEVER_S
         self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
         self._asked: deque[Exchange] = deque()
+        self._out: list[bytes] = []
         self._newest: Exchange | None = None
         """The one whose body is being read."""
         self._headers: Headers = []
@@ -404,6 +426,8 @@ class _Connection(asyncio.Protocol):
         exchange.take(part)
         if exchange.received > self.server.limits.body:
             self._refuse(413)
+        if self.server.buffered > self.server.limits.buffered and not exchange.is_begun:
+            self._refuse(503)
 
     def on_message_complete(self) -> None:
         exchange = self._newest
@@ -549,21 +573,39 @@ class _Connection(asyncio.Protocol):
                 _tell_fault(exchange, 500)
 
     def write(self, data: bytes) -> bool:
-        """False if the client reads slower than we write."""
-        if not self.transport.is_closing():
-            self.transport.write(data)
+        """False if the client reads slower than we write. Sent at the end of this turn of the loop, in one piece.
+
+        A head and a first part that come together cost the kernel, and the client, once instead of twice.
+        """
+        if not self._out:
+            asyncio.get_running_loop().call_soon(self.flush)
+        self._out.append(data)
+        if len(data) >= _SEND_AT_ONCE:
+            self.flush()
         return not self._is_blocked
+
+    def flush(self) -> None:
+        """Send what has been written."""
+        if self._out:
+            data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
+            self._out.clear()
+            if not self.transport.is_closing():
+                self.transport.write(data)
 
     # ---------------------------------------------------------------- closing
 
     def _close(self, exchange: Exchange) -> None:
         """Close after an answer; if more of the request may come, only when the client has had time to read it."""
+        for each in self._asked:
+            each.let_go()
         self._asked.clear()
         self._is_closing = True
         if exchange.is_complete and not exchange.fault:
             self.until_s = time.monotonic() + self.server.limits.write_s
+            self.flush()
             self.transport.close()
             return
+        self.flush()
         self.until_s = time.monotonic() + _LINGER_S
         if self.transport.can_write_eof():
             with contextlib.suppress(OSError, RuntimeError):
@@ -615,4 +657,5 @@ class _Connection(asyncio.Protocol):
 
 def _tell_fault(exchange: Exchange, status: int) -> None:
     exchange.keep_alive = False
-    exchange.answer(status, b'{"error": "%b"}' % REASONS[status].lower())
+    headers = [(b"retry-after", b"1")] if status == 503 else []
+    exchange.answer(status, b'{"error": "%b"}' % REASONS[status].lower(), headers)

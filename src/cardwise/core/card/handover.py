@@ -1,11 +1,13 @@
 """From an allocation to the slots of a container: which slot carries which card, and how much of it; or why not.
 
 The scheduler chose; this only checks that what it chose is what is there. Two leaders at once, a forged annotation, a
-card that was swapped: each shows here as a contradiction, and the container does not start. Refuses to repair.
+card that was swapped or is shared otherwise by now: each shows here as a contradiction, and the container does not
+start. Refuses to repair.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -14,6 +16,7 @@ from cardwise.core.allocation import Allocation, Hold, Share
 from cardwise.core.request import Isolation
 
 FULL_PCT = 100
+SLOT_NAME = re.compile(r"slot-[0-9]{3,6}")
 
 
 class Mismatch(Enum):
@@ -25,6 +28,7 @@ class Mismatch(Enum):
     CARD_COUNT = "card-count"
     UNKNOWN_CARD = "unknown-card"
     SICK_CARD = "sick-card"
+    OTHER_MODE = "other-mode"
     OVERSOLD = "oversold"
 
 
@@ -49,31 +53,57 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """A card that this node offers. why_not: what is wrong with it, if it takes no new slices."""
+    """A card that this node offers. why_not: what is wrong with it, if it takes no new slices.
+
+    binds: it holds its slices to their memory in any case.
+    """
 
     uuid: str
     memory_mib: int
     mode: Isolation = Isolation.ANY
     why_not: str = ""
+    binds: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Demands:
+    """How the pod wants its cards to be shared. modes: that will do, all if empty; binding: limits must bind."""
+
+    modes: frozenset[Isolation] = frozenset()
+    binding: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A container that is about to start: its slots, and the allocation of its pod. again: it ran before."""
+    """A container that is about to start: its slots, and the allocation and demands of its pod.
+
+    again: it ran before. runs: it runs, and only the books are behind: how its cards are shared by now is not asked.
+    """
 
     container: str
     slots: Sequence[str]
     allocation: Allocation | None
     again: bool = False
+    runs: bool = False
+    demands: Demands = Demands()
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A pod that holds cards. Names are used again, by the next pod of a StatefulSet: the UID says which it is."""
+
+    uid: str
+    name: str
 
 
 def hand_over(
-    start: Start, node: str, cards: Mapping[str, Offered], mine: Sequence[Hold], others: Mapping[str, Sequence[Hold]]
+    start: Start, node: str, cards: Mapping[str, Offered], mine: Sequence[Hold], others: Mapping[Holder, Sequence[Hold]]
 ) -> tuple[Grant, ...] | Refusal:
     """What each slot carries, in the order of the slots' names; the same question has the same answer.
 
-    cards: by UUID. mine: what the whole pod takes of each card. others: what each other pod takes, by its name.
-    A card that takes no new slices lets a container start again on it, for its pod was there before.
+    cards: by UUID. mine: what the whole pod takes of each card. others: what each other pod takes.
+    A card that takes no new slices lets a container start again on it, for its pod was there before. A card that is
+    shared otherwise than was demanded or allocated does not: the limits that the pod counts on would not be there.
     """
     allocation = start.allocation
     if allocation is None:
@@ -108,28 +138,63 @@ def _card_refusal(start: Start, shares: Iterable[Share], cards: Mapping[str, Off
             )
         if card.why_not and not start.again:
             return Refusal(Mismatch.SICK_CARD, f"card {share.uuid} takes no new slices: {card.why_not}")
+        if not start.runs and (text := _otherwise(share, card, start.demands)):
+            return Refusal(Mismatch.OTHER_MODE, f"card {share.uuid} {text}")
     return None
+
+
+def _otherwise(share: Share, card: Offered, demands: Demands) -> str:
+    """How the card is shared otherwise than was demanded or allocated; who has it alone may have it in any mode."""
+    if demands.modes and card.mode not in demands.modes:
+        wanted = " or ".join(sorted(map(_named, demands.modes)))
+        return f"is shared by {_named(card.mode)}, and the pod demands {wanted}; delete the pod to have it placed anew"
+    if share.whole:
+        return ""
+    if share.mode is not Isolation.ANY and card.mode is not share.mode:
+        told = f"is shared by {_named(card.mode)}, and was allocated as shared by {_named(share.mode)}"
+        return f"{told}; delete the pod to have it placed anew"
+    if demands.binding and not card.binds:
+        return "does not hold slices to their memory in any case, and the pod demands hard limits"
+    return ""
+
+
+def _named(mode: Isolation) -> str:
+    return "no mode" if mode is Isolation.ANY else mode.name.lower().replace("_", "-")
 
 
 def _sum_refusal(
-    cards: Mapping[str, Offered], mine: Sequence[Hold], others: Mapping[str, Sequence[Hold]]
+    cards: Mapping[str, Offered], mine: Sequence[Hold], others: Mapping[Holder, Sequence[Hold]]
 ) -> Refusal | None:
     for uuid in dict.fromkeys(hold.uuid for hold in mine):
         card = cards.get(uuid)
-        beside = {name: held for name, holds in others.items() if (held := _on(holds, uuid))}
-        text = "" if card is None else _oversold(card, _on(mine, uuid), beside)
+        beside = {holder: held for holder, holds in others.items() if (held := _on(holds, uuid))}
+        text = "" if card is None else _oversold(card, _on(mine, uuid), beside.values())
         if text:
-            return Refusal(Mismatch.OVERSOLD, f"card {uuid}: {text}; held by {', '.join(sorted(beside)) or 'nobody'}")
+            names = ", ".join(sorted(holder.name for holder in beside)) or "nobody"
+            return Refusal(Mismatch.OVERSOLD, f"card {uuid}: {text}; held by {names}")
     return None
+
+
+def most(*ways: Iterable[Hold]) -> tuple[Hold, ...]:
+    """Of each card the most that any of several tellings says a pod takes, as one hold."""
+    told = [list(way) for way in ways]
+    uuids = dict.fromkeys(hold.uuid for way in told for hold in way)
+    return tuple(_most(uuid, [_on(way, uuid) for way in told]) for uuid in uuids)
+
+
+def _most(uuid: str, ways: Sequence[Sequence[Hold]]) -> Hold:
+    sums = [_sum(way) for way in ways]
+    whole = any(hold.whole for way in ways for hold in way)
+    return Hold(uuid, max(memory for memory, _ in sums), max(compute for _, compute in sums), whole)
 
 
 def _on(holds: Iterable[Hold], uuid: str) -> list[Hold]:
     return [hold for hold in holds if hold.uuid == uuid]
 
 
-def _oversold(card: Offered, mine: Sequence[Hold], others: Mapping[str, Sequence[Hold]]) -> str:
+def _oversold(card: Offered, mine: Sequence[Hold], others: Iterable[Sequence[Hold]]) -> str:
     """Why the holds do not fit the card together, or nothing."""
-    held = [hold for holds in others.values() for hold in holds]
+    held = [hold for holds in others for hold in holds]
     if held and any(hold.whole for hold in [*mine, *held]):
         return "it is asked whole and others are on it" if any(hold.whole for hold in mine) else "another has all of it"
     if held and card.mode is Isolation.MIG:

@@ -70,9 +70,11 @@ class ClimbPolicy:
     step_share, stride_share: the neighbour's distance, and after two wins in a row; at least 1. The score of a limit L
     that answers X per second is X^rate_power / L^limit_power. guard_share: of the target that requests may stay in the
     replica on average; above it the limit falls to ``cut_share`` of itself. Trying costs, too: after losses on both
-    sides the limit rests for up to ``most_rest`` windows between tries, unless its score changes by ``news_share``.
+    sides the limit rests for up to ``most_rest`` windows between tries, unless its score changes by ``news_share``. A
+    neighbour whose score is within ``close_share`` of the base's is looked at twice.
 
-    Source: simulations on three curves, of which only the first was seen in design.
+    Source: simulations on three curves (contended, serial, wide); window, step and guard were set on the first alone,
+    powers, rest and second look on all three.
     """
 
     least: int = 1
@@ -83,9 +85,10 @@ class ClimbPolicy:
     step_share: float = 0.15
     stride_share: float = 0.30
     rate_power: float = 1.3
-    limit_power: float = 0.3
+    limit_power: float = 0.2
     guard_share: float = 0.6
     cut_share: float = 0.6
+    close_share: float = 0.15
     news_share: float = 0.25
     most_rest: int = 4
 
@@ -112,6 +115,7 @@ class Limiter:
         "_base_score",
         "_direction",
         "_done",
+        "_first_look",
         "_guard_s",
         "_in_flight_sum",
         "_losses",
@@ -135,7 +139,9 @@ class Limiter:
         self._target_s = target_s
         self._base = self.limit = min(max(start, policy.least), policy.most)
         self._base_score: float | None = None
-        """Of the base, measured just before its neighbour is tried; None while the base itself is measured."""
+        """None until the base has been measured since the last loss."""
+        self._first_look: float | None = None
+        """What the neighbour scored if that was too close to the base to tell."""
         self._direction = -1
         self._wins = self._losses = self._rest = 0
         self._guard_s = 0.0
@@ -194,7 +200,7 @@ class Limiter:
             self._cut(in_flight)
         elif self._at_limit < policy.at_limit_share * done:
             self._move(self._base)
-            self._base_score = None
+            self._base_score = self._first_look = None
         else:
             rate = self._answers / lasted_s
             self._climb(rate**policy.rate_power / self.limit**policy.limit_power)
@@ -219,33 +225,47 @@ class Limiter:
         """Requests stay too long: fall, and search further down."""
         policy = self._policy
         self._base = max(int(policy.cut_share * min(self.limit, in_flight)), policy.least)
-        self._base_score, self._direction = None, -1
+        self._base_score = self._first_look = None
+        self._direction = -1
         self._wins = self._losses = self._rest = 0
         self._move(self._base)
 
     def _climb(self, score: float) -> None:
-        """Compare base and neighbour: go on after a win, turn after a loss, rest after losses on both sides."""
-        base_score = self._base_score
-        if self.limit == self._base:
-            if base_score is None:
-                self._base_score = score
-            elif abs(score - base_score) > self._policy.news_share * base_score:
-                self._base_score, self._rest = score, 0
-            else:
-                self._base_score = (base_score + score) / 2
+        """Measure the base and its neighbour in turn, and compare them; a close call is looked at twice."""
+        if self.limit == self._base or self._base_score is None:
+            self._note_base(score)
             if self._rest > 0:
                 self._rest -= 1
-                return
-        elif base_score is not None and score > base_score:
+            else:
+                self._move(self._neighbour())
+        elif self._first_look is not None:
+            self._compare((self._first_look + score) / 2, self._base_score)
+        elif abs(score - self._base_score) < self._policy.close_share * self._base_score:
+            self._first_look = score
+        else:
+            self._compare(score, self._base_score)
+
+    def _note_base(self, score: float) -> None:
+        """Average what the base scores; what differs too much to be chance is news, and ends a rest."""
+        if self._base_score is None:
+            self._base_score = score
+        elif abs(score - self._base_score) > self._policy.news_share * self._base_score:
+            self._base_score, self._rest = score, 0
+        else:
+            self._base_score = (self._base_score + score) / 2
+
+    def _compare(self, score: float, base_score: float) -> None:
+        """Go on after a win; turn after a loss, and rest after losses on both sides."""
+        self._first_look = None
+        if score > base_score:
             self._base, self._base_score = self.limit, score
             self._wins, self._losses = self._wins + 1, 0
+            self._move(self._neighbour())
         else:
-            self._direction, self._wins, self._losses = -self._direction, 0, self._losses + 1
-            self._base_score = None
-            self._rest = min(max(self._losses - 1, 0), self._policy.most_rest)
+            self._base_score, self._direction = None, -self._direction
+            self._wins, self._losses = 0, self._losses + 1
+            self._rest = min(self._losses - 1, self._policy.most_rest)
             self._move(self._base)
-            return
-        self._move(self._neighbour())
 
     def _neighbour(self) -> int:
         policy = self._policy
