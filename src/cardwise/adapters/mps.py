@@ -717,7 +717,12 @@ async def _run(argv: list[str], env: dict[str, str], stdin: str, deadline_s: flo
     # into a file: a pipe would stay open as long as a daemon that this call starts
     with tempfile.TemporaryFile() as out:
         process = await asyncio.create_subprocess_exec(
-            *argv, env=env, stdin=asyncio.subprocess.PIPE, stdout=out, stderr=asyncio.subprocess.STDOUT
+            *argv,
+            env=env,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=out,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
         )
         try:
             async with asyncio.timeout(deadline_s):
@@ -725,7 +730,7 @@ async def _run(argv: list[str], env: dict[str, str], stdin: str, deadline_s: flo
         finally:
             if process.returncode is None:  # past the deadline, or we are being cancelled
                 with contextlib.suppress(ProcessLookupError):
-                    process.kill()
+                    os.killpg(process.pid, signal.SIGKILL)  # with what it has started: a session of its own
                 await process.wait()
         out.seek(0)
         return process.returncode or 0, out.read(MOST_BYTES).decode(errors="replace")
