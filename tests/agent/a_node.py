@@ -32,6 +32,7 @@ class GpuNode:
         self.kubelet = FakeKubelet(self.folder, NODE)
         self.port = NodePort()
         self.agent = None
+        self._gone = None
         self.driver = None
         self.built = lambda _agent: None  # called with an agent that does not run yet
         self._settings = settings or {}
@@ -94,17 +95,17 @@ class GpuNode:
             self.driver.close()
 
     async def stop_agent(self):
+        self._gone = self.kubelet.devices.endpoints.get(GPU)
         await self._stack.aclose()
 
     async def restart_agent(self):
-        before = self.kubelet.devices.endpoints.get(GPU)
         await self.stop_agent()
         await self.start_agent()
-        await self.until(lambda: self.kubelet.devices.endpoints.get(GPU) is not before, "not registered anew")
         await self.registered()
 
     async def registered(self, timeout_s=DEADLINE_S):
         """Until the kubelet has this agent's slots, not only those that it remembers of the one before."""
+        await self.until(lambda: self.kubelet.devices.endpoints.get(GPU) is not self._gone, "not registered anew")
         await self.kubelet.wait_registered(GPU, timeout_s)
         await self.until(lambda: self.kubelet.allocatable(GPU) == self._healthy(), "not the agent's slots")
 
