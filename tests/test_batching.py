@@ -179,3 +179,7 @@ def test_answers_are_never_mixed_up(items, max_batch):
 def test_what_cannot_be_meant_is_refused():
     with pytest.raises(ValueError, match="max_batch is 0"):
         batched(max_batch=0)
+    with pytest.raises(ValueError, match="depth is 0"):
+        batched(depth=0)
+    with pytest.raises(TypeError, match="with parentheses"):
+        batched(len)

@@ -183,6 +183,10 @@ def batched(
     :class:`~cardwise.core.queue.batch.BatchPolicy`. depth: how many may wait, by default three full batches. key: items
     of different keys never share a batch (shapes, languages). Raises ValueError for what cannot be meant.
     """
+    if callable(max_batch):
+        raise TypeError("write @batched(), with parentheses")
+    if depth is not None and depth < 1:
+        raise ValueError(f"depth is {depth}, and must be at least 1")
     policy = BatchPolicy(max_batch, gap_s, cap_s, max_wait_s)
     return lambda work: Batched(work, policy, depth or DEPTH_IN_BATCHES * max_batch, key, now_s)
 

@@ -25,7 +25,8 @@ MOST_PORT, MOST_SECONDS = 65535, 3600
 LONGEST_DOMAIN, LONGEST_PATH, LONGEST_NAME, LONGEST_SOCKET = 253, 4095, 255, 107
 """Bytes: of a DNS name, a path, a file's name in most file systems, a Unix socket's path."""
 
-_ISOLATIONS = (AUTO, *(step.value for step in Step))
+_ISOLATIONS = (AUTO, *(step.value for step in Step if step is not Step.SM_PARTITION))
+"""Static partitions are not made by the agent yet."""
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _DOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _QUALIFIED = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")

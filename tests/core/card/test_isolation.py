@@ -331,7 +331,7 @@ LS, BE = LatencyClass.SENSITIVE, LatencyClass.BEST_EFFORT
         ),
         pytest.param(
             Workload(latency=LS, peak_over_mean=10, model=A100, driver_branch=590),
-            Step.SM_PARTITION,
+            Step.MPS_ENV,  # not static partitions, which the agent does not make yet
             "what one leaves idle another can use",
             id="peaks and latency-sensitive",
         ),
@@ -344,6 +344,11 @@ def test_the_first_rule_that_applies_decides_and_says_why(load, step, ground):
     assert ground in " | ".join(advice.grounds)
 
 
+def test_memory_without_the_cards_own_is_told_as_not_looked_at():
+    warnings = advise(Workload(services=4, memory_mib=30000, driver_branch=570)).warnings
+    assert "the card's memory was not given: whether 4 x 30000 MiB fit was not looked at" in warnings
+
+
 def test_mps_warns_of_what_it_does_not_hold():
     advice = advise(Workload(services=70, driver_branch=570))
     assert advice.services == 48
@@ -352,6 +357,7 @@ def test_mps_warns_of_what_it_does_not_hold():
         "a fatal fault of one container can end all others on the card",
         "limits are in the container's environment, and its code can lift them",
         "MPS takes 48 clients per card, and each process of a service is one",
+        "the card is taken to have compute capability 7.0 or newer: MPS of older ones has no limits",
         "only 48 of 70 services fit one card this way",
     )
 

@@ -460,13 +460,15 @@ def _mps(load: Workload, *grounds: str) -> Advice:
         warnings.append(f"MPS takes {most} clients per card, and each process of a service is one")
     if not load.driver_branch:
         warnings.append(_DRIVERLESS)
+    if load.memory_mib and not load.card_memory_mib:
+        warnings.append(f"the card's memory was not given: whether {fit} x {load.memory_mib} MiB fit was not looked at")
+    warnings.append("the card is taken to have compute capability 7.0 or newer: MPS of older ones has no limits")
     return _advice(load, step, fit, grounds, tuple(warnings))
 
 
 def _mps_step(driver_branch: int) -> Step:
-    if driver_branch >= _R_MEMORY_LIMITS:
-        return Step.KERNEL_MEMORY_AND_NAMESPACE
-    return Step.SM_PARTITION if driver_branch >= _R_STATIC else Step.MPS_ENV
+    """Static partitions are left out: the agent does not make them yet."""
+    return Step.KERNEL_MEMORY_AND_NAMESPACE if driver_branch >= _R_MEMORY_LIMITS else Step.MPS_ENV
 
 
 def _mig(load: Workload, *grounds: str) -> Advice | None:
