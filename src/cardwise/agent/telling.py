@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
 import structlog
 
+from cardwise.adapters.kube.events import MOST_TEXT, about_node, event
 from cardwise.adapters.kube.port import NodePort
 from cardwise.agent.owners import Owner
 from cardwise.errors import ClusterError
@@ -22,7 +22,6 @@ from cardwise.errors import ClusterError
 log = structlog.get_logger()
 
 COMPONENT = "cardwise-agent"
-MOST_TEXT = 1000
 MOST_TOLD = 1024
 """Texts that are remembered as said."""
 MOST_WAITING = 256
@@ -62,12 +61,11 @@ class Teller:
 
     def of_node(self, reason: str, text: str, *, warning: bool = True, card: str = "") -> None:
         """Something about this node. card: it befell this card, and is said also if it was said before."""
-        about = {"kind": "Node", "name": self.node, "uid": self.node, "apiVersion": "v1"}
-        event = self._event(about, "default", reason, text, warning=warning)
+        told = self._event(about_node(self.node), "default", reason, text, warning=warning)
         if card:
-            self._say_some((card, reason), event)
+            self._say_some((card, reason), told)
         elif self._is_news(self.node, text):
-            self._say(event)
+            self._say(told)
 
     def _is_news(self, uid: str, text: str) -> bool:
         if (uid, text) in self._told:
@@ -80,24 +78,11 @@ class Teller:
     def _event(
         self, about: dict[str, str], namespace: str, reason: str, text: str, *, warning: bool = True
     ) -> dict[str, Any]:
-        now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
-        return {
-            "apiVersion": "v1",
-            "kind": "Event",
-            "metadata": {"generateName": f"{COMPONENT}-", "namespace": namespace},
-            "involvedObject": about,
-            "type": "Warning" if warning else "Normal",
-            "reason": reason,
-            "message": text[:MOST_TEXT],
-            "source": {"component": COMPONENT, "host": self.node},
-            "firstTimestamp": now,
-            "lastTimestamp": now,
-            "count": 1,
-        }
+        return event(about, reason, text, component=COMPONENT, namespace=namespace, host=self.node, warning=warning)
 
     # ---------------------------------------------------------------- not too often
 
-    def _say_some(self, key: tuple[str, str], event: dict[str, Any]) -> None:
+    def _say_some(self, key: tuple[str, str], told: dict[str, Any]) -> None:
         """Say it, or count it until its minute is over."""
         alike = self._alike.get(key)
         if alike is None:
@@ -105,9 +90,9 @@ class Teller:
             asyncio.get_running_loop().call_later(self.alike_s, self._sum_up, key)
         if alike.said < MOST_ALIKE:
             alike.said += 1
-            self._say(event)
+            self._say(told)
         else:
-            alike.held, alike.last = alike.held + 1, event
+            alike.held, alike.last = alike.held + 1, told
 
     def _sum_up(self, key: tuple[str, str]) -> None:
         """The minute of these events is over: say how many were held back."""
@@ -119,19 +104,19 @@ class Teller:
 
     # ---------------------------------------------------------------- writing
 
-    def _say(self, event: dict[str, Any]) -> None:
+    def _say(self, told: dict[str, Any]) -> None:
         if len(self._waiting) >= MOST_WAITING:
             self.lost += 1
-            log.warning("no room for an event", reason=event["reason"], text=event["message"])
+            log.warning("no room for an event", reason=told["reason"], text=told["message"])
             return
-        self._waiting.append(event)
+        self._waiting.append(told)
         if self._writing is None or self._writing.done():
             self._writing = asyncio.ensure_future(self._write())
 
     async def _write(self) -> None:
         while self._waiting:
-            event = self._waiting.popleft()
+            told = self._waiting.popleft()
             try:
-                await self.port.post_event(event, event["metadata"]["namespace"])
+                await self.port.post_event(told, told["metadata"]["namespace"])
             except ClusterError as exc:
-                log.warning("an event could not be written", reason=event["reason"], why=str(exc))
+                log.warning("an event could not be written", reason=told["reason"], why=str(exc))

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 import structlog
 
 from cardwise.adapters import wire
+from cardwise.adapters.kube.events import about_node, event
 from cardwise.adapters.kube.port import ClusterPort
 from cardwise.core.claim import Claim
 from cardwise.core.ledger import Ledger
@@ -147,7 +148,7 @@ class Waking:
             return False
         if text:
             log.error("a node is fenced", node=node, why=text)
-            await self._post(_event(node, text, now))
+            await self._post(event(about_node(node), "CardwiseConflict", text, component="cardwise"))
         return True
 
     async def _post(self, event: dict[str, object]) -> None:
@@ -155,19 +156,3 @@ class Waking:
             await self.port.post_event(event, "default")
         except ClusterError as exc:
             log.warning("an event could not be written", why=str(exc))
-
-
-def _event(node: str, text: str, now: str) -> dict[str, object]:
-    return {
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {"generateName": "cardwise-", "namespace": "default"},
-        "involvedObject": {"kind": "Node", "name": node, "uid": node, "apiVersion": "v1"},
-        "type": "Warning",
-        "reason": "CardwiseConflict",
-        "message": text[:1000],
-        "source": {"component": "cardwise"},
-        "firstTimestamp": now,
-        "lastTimestamp": now,
-        "count": 1,
-    }
