@@ -37,7 +37,7 @@ class Machine:
     def give(self, instance, pod="a"):
         """As if the agent had handed it over."""
         grant = Grant("slot-000", instance.uuid, 4096, 20)
-        self.journal.put(Row("u0", "default", pod, "app", (grant,), (), "", State.READY))
+        self.journal.put(Row("u0", "default", pod, "app", (grant,), (), State.READY))
 
     def run(self, *args, state=None):
         command = [sys.executable, "-m", "cardwise", "mig", *args, "--state-folder", str(state or self.state)]

@@ -44,7 +44,7 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A container and what it was given. alloc: the pod's allocation as it was read; holds: what the pod takes."""
+    """A container and what it was given. holds: what the pod takes."""
 
     uid: str
     namespace: str
@@ -52,7 +52,6 @@ class Row:
     container: str
     grants: tuple[Grant, ...]
     holds: tuple[Hold, ...]
-    alloc: str
     state: State
 
     @property
@@ -64,7 +63,6 @@ class Row:
 class _Told(msgspec.Struct):
     grants: list[Grant]
     holds: list[Hold]
-    alloc: str
 
 
 class _DamagedError(Exception):
@@ -108,7 +106,7 @@ class Journal:
 
     def put(self, row: Row) -> None:
         """Write a row, or write it anew; on disk when this returns. Raises ClusterError, and nothing has changed."""
-        told = msgspec.json.encode(_Told(list(row.grants), list(row.holds), row.alloc))
+        told = msgspec.json.encode(_Told(list(row.grants), list(row.holds)))
         self._write(
             "INSERT OR REPLACE INTO handed (uid, container, namespace, pod, state, told) VALUES (?, ?, ?, ?, ?, ?)",
             (row.uid, row.container, row.namespace, row.pod, row.state.value, told),
@@ -184,4 +182,4 @@ def _put_aside(path: Path) -> Path:
 
 def _row(uid: str, namespace: str, pod: str, container: str, state: str, told: bytes) -> Row:
     read = msgspec.json.decode(told, type=_Told)
-    return Row(uid, namespace, pod, container, tuple(read.grants), tuple(read.holds), read.alloc, State(state))
+    return Row(uid, namespace, pod, container, tuple(read.grants), tuple(read.holds), State(state))

@@ -16,7 +16,6 @@ from weakref import WeakValueDictionary
 
 import structlog
 
-from cardwise.adapters import wire
 from cardwise.adapters.allocations import bound_pod
 from cardwise.adapters.cdi import Edits, SlotFiles, Toolkit
 from cardwise.adapters.journal import Journal, Row, State
@@ -178,8 +177,7 @@ class Preparing:
             self.mismatches[grants.code] = self.mismatches.get(grants.code, 0) + 1
             raise RefusedError(f"cardwise: container {owner.container}: {grants.text}")
         meta = owner.pod.metadata
-        alloc = meta.annotations.get(wire.ANNOTATION_ALLOC, "")
-        return Row(meta.uid, meta.namespace, meta.name, owner.container, grants, mine, alloc, State.PREPARING)
+        return Row(meta.uid, meta.namespace, meta.name, owner.container, grants, mine, State.PREPARING)
 
     async def _undo(self, row: Row, before: Row | None) -> None:
         """A container that ran before keeps its row, for the slots are still its own; but no file lets it start."""
