@@ -320,3 +320,20 @@ async def test_a_connection_on_which_a_slow_client_was_waited_for_serves_the_nex
             writer.close()
         await until(world.at_rest)
         assert len((await client.get("/")).content) == 2**20
+
+
+@pytest.mark.parametrize("kind", [{}, {"kind": "oip", "probe_path": "/ready", "batch": False}])
+async def test_a_replica_that_was_slow_once_is_asked_again(kind):
+    """A time measured in a bad moment is longer than the target: refusing all for it would never measure another."""
+    stalls = iter([0.4] * 3)
+
+    async def stalling(asked):
+        await asyncio.sleep(next(stalls, 0))
+        return await echo(asked)
+
+    path = "/v2/models/m/infer" if kind else "/"
+    made = {"target_p99_ms": 200, "timeout_ms": 5000, **kind}
+    async with upstream(stalling) as replica, gateway(service(replica.url, **made)) as world, world.client() as client:
+        await asyncio.gather(*(client.post(path, content=b"{}") for _ in range(3)))
+        answers = [await client.post(path, content=b"{}") for _ in range(20)]
+        assert [answer.status_code for answer in answers] == [200] * 20

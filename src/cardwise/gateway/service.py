@@ -23,6 +23,7 @@ from cardwise.adapters.http1.wire import JSON, Headers
 from cardwise.core.queue.backlog import BULK, NORMAL, URGENT, Backlog, Dropped, Reason, Shed
 from cardwise.core.queue.batch import Wait, cohort_of
 from cardwise.core.queue.choose import choose
+from cardwise.core.queue.expect import Expectation
 from cardwise.core.queue.retry import RETRIED_STATUSES, Failure, RetryBudget, may_retry, wait_s
 from cardwise.gateway import oip, tries
 from cardwise.gateway.lists import Lists
@@ -40,8 +41,6 @@ PLAN_EVERY_S = 1.0
 PATIENCE_S = 1.0
 """How long those who wait are kept waiting while no replica is ready."""
 ASIDE_MOST = 64
-_MEMORY = 0.1
-"""Weight of the newest time of a try."""
 _PRIORITIES = {
     b"urgent": URGENT, b"normal": NORMAL, b"bulk": BULK, b"0": URGENT, b"1": NORMAL, b"2": BULK
 }  # fmt: skip
@@ -98,7 +97,7 @@ class Service:
         self._waiting: Counter[tuple[int, str]] = Counter()
         self._again: list[Try] = []
         self._cohort = 0
-        self._time_s = 0.0
+        self._expected = Expectation()
         self._aside = 0
         self._nobody_since_s: float | None = None
         self._planned_s = 0.0
@@ -337,6 +336,8 @@ class Service:
     def _send(self, attempt: Try, replica: Replica, now_s: float) -> None:
         if attempt.tickets[0].is_counted:
             replica.limits.acquire()
+            self._expected.begin()
+            attempt.is_awaited = True
         else:
             self._aside += 1
         self.tally.batch_size.observe(attempt.rows)
@@ -364,20 +365,24 @@ class Service:
     def _service_s(self, rows: int) -> float:
         """How long a try of so many rows will take."""
         if not self.settings.batches:
-            return self._time_s
-        return full_batch_s(self.settings, rows) or self._time_s
+            return self._expected.time_s
+        return full_batch_s(self.settings, rows) or self._expected.time_s
 
     # ---------------------------------------------------------------- back from it
 
     def note_time(self, attempt: Try) -> None:
         """Its answer has begun, or of a batch is there."""
-        took_s = tries.now() - attempt.since_s
-        self._time_s += (took_s - self._time_s) * _MEMORY if self._time_s else took_s
+        if attempt.is_awaited:
+            attempt.is_awaited = False
+            self._expected.answered(tries.now() - attempt.since_s)
 
     def over(self, attempt: Try, *, ok: bool, failure: Failure | None) -> None:
         """Its place is free again."""
         replica, now_s = attempt.replica, tries.now()
         assert replica is not None  # noqa: S101
+        if attempt.is_awaited:
+            attempt.is_awaited = False
+            self._expected.gave_up()
         if attempt.tickets[0].is_counted:
             replica.limits.release(now_s, now_s - attempt.since_s, ok=ok)
             replica.idle_since_s = now_s

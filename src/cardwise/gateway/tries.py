@@ -104,7 +104,18 @@ class Ticket:
 class Try:
     """Some requests at one replica. tried: replicas that have failed them before."""
 
-    __slots__ = ("is_over", "replica", "sending", "service", "since_s", "status", "swallows", "tickets", "tried")
+    __slots__ = (
+        "is_awaited",
+        "is_over",
+        "replica",
+        "sending",
+        "service",
+        "since_s",
+        "status",
+        "swallows",
+        "tickets",
+        "tried",
+    )
 
     def __init__(self, service: Service, tickets: list[Ticket], tried: tuple[Replica, ...] = ()) -> None:
         """Not sent yet."""
@@ -116,6 +127,8 @@ class Try:
         self.since_s = 0.0
         self.status = 0
         self.is_over = False
+        self.is_awaited = False
+        """It holds a place, and its answer has not begun."""
         self.swallows: float | None = None
         """Its answer is not passed on: it is tried again after so long."""
 
