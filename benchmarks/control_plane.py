@@ -38,7 +38,7 @@ from pathlib import Path
 from cardwise.adapters.kube.client import connect
 from cardwise.core.ledger import Ledger
 from cardwise.scheduler.settings import Settings, policies_of
-from cardwise.scheduler.watching import Watching
+from cardwise.adapters.watching import Watching
 
 async def main():
     watching = Watching(Ledger(policies_of(Settings())))

@@ -35,6 +35,7 @@ from cardwise.adapters.allocations import encode
 from cardwise.adapters.kube.port import All, ClusterPort, Gone, Put
 from cardwise.adapters.kube_objects import Node, Pod
 from cardwise.adapters.node_cards import encode_cards
+from cardwise.adapters.watching import Watching
 from cardwise.core.allocation import Allocation, Share
 from cardwise.core.inventory import CardSpec
 from cardwise.core.ledger import Ledger
@@ -42,7 +43,6 @@ from cardwise.scheduler.binder import Binder
 from cardwise.scheduler.extender import Extender
 from cardwise.scheduler.server import Parts, Server, serve
 from cardwise.scheduler.settings import Settings, policies_of
-from cardwise.scheduler.watching import Watching
 
 CARDS, CARD_MIB = 8, 81559
 SIZES = (1024, 2048, 4096, 8192)

@@ -388,7 +388,7 @@ async def test_no_answer_in_time_is_tried_again(client, api):
 
 
 async def test_an_answer_that_trickles_is_late_as_well(client, api):
-    """The leader counts on the end of every write, see ``scheduler/leader.py``."""
+    """The leader counts on the end of every write, see ``adapters/kube/leader.py``."""
 
     async def trickle(request):
         answer = web.StreamResponse()

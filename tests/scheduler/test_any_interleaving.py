@@ -19,11 +19,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from cardwise.adapters.extender_v1 import ExtenderArgs, ExtenderBindingArgs
 from cardwise.adapters.kube import feed
 from cardwise.adapters.kube.port import All, Listing, Put
+from cardwise.adapters.watching import Watching
 from cardwise.core.allocation import holds
 from cardwise.errors import ClusterError, NotFoundError
 from cardwise.scheduler.binder import Binder
 from cardwise.scheduler.extender import Extender
-from cardwise.scheduler.watching import Watching
 from tests.builders import CARD_MIB, node
 from tests.scheduler.fake_cluster import DEAD, FakeCluster, books, node_object, pod, slice_limits
 

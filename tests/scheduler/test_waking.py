@@ -8,12 +8,12 @@ from cardwise.adapters import wire
 from cardwise.adapters.allocations import encode
 from cardwise.adapters.extender_v1 import ExtenderArgs
 from cardwise.adapters.kube.port import All, Gone, Put
+from cardwise.adapters.watching import Watching
 from cardwise.core.allocation import Allocation, Share
 from cardwise.errors import ClusterError
 from cardwise.scheduler import waking as module
 from cardwise.scheduler.extender import Extender
 from cardwise.scheduler.waking import Waking
-from cardwise.scheduler.watching import Watching
 from tests.builders import card, node
 from tests.scheduler.fake_cluster import FakeCluster, books, node_object, pod, slice_limits
 

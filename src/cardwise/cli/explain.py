@@ -44,10 +44,10 @@ def explain_command(
     as_json: bool,
 ) -> None:
     """Say per node and card why POD may or may not go there: rules, then scores, then what was reported."""
+    from cardwise.adapters.watching import Watching  # noqa: PLC0415
     from cardwise.core.ledger import Ledger  # noqa: PLC0415 - other commands start without HTTP libraries
     from cardwise.scheduler import telling  # noqa: PLC0415
     from cardwise.scheduler.settings import policies_of, read_settings  # noqa: PLC0415
-    from cardwise.scheduler.watching import Watching  # noqa: PLC0415
 
     log_to_stderr()
     nodes, pods = _of_dump(dump) if dump else asyncio.run(_of_cluster(kubeconfig, context))

@@ -18,18 +18,18 @@ from dataclasses import dataclass
 
 import structlog
 
+from cardwise.adapters.kube.leader import Leader
 from cardwise.adapters.kube.port import ClusterPort
+from cardwise.adapters.watching import Watching
 from cardwise.core.ledger import Ledger
 from cardwise.process import end_if_failed, until_stopped
 from cardwise.scheduler.binder import Binder
 from cardwise.scheduler.certificates import Certificates
 from cardwise.scheduler.extender import Extender
 from cardwise.scheduler.heartbeats import Heartbeats
-from cardwise.scheduler.leader import Leader
 from cardwise.scheduler.server import Parts, Server, serve
 from cardwise.scheduler.settings import Settings, policies_of
 from cardwise.scheduler.waking import Waking
-from cardwise.scheduler.watching import Watching
 
 log = structlog.get_logger()
 

@@ -21,13 +21,13 @@ from cardwise.adapters.claims import claim_of
 from cardwise.adapters.extender_v1 import ExtenderArgs, ExtenderBindingArgs, ExtenderBindingResult, ExtenderFilterResult
 from cardwise.adapters.kube.port import ClusterPort
 from cardwise.adapters.kube.shallow import decode_object
+from cardwise.adapters.watching import Watching
 from cardwise.core.ledger import Ledger
 from cardwise.errors import ClusterError, NotFoundError, UserError
 from cardwise.files import plain
 from cardwise.scheduler import telling, webhook
 from cardwise.scheduler.binder import Binder
 from cardwise.scheduler.extender import Extender
-from cardwise.scheduler.watching import Watching
 
 log = structlog.get_logger()
 

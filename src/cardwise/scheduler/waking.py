@@ -17,11 +17,11 @@ import structlog
 from cardwise.adapters import wire
 from cardwise.adapters.kube.events import about_node, event
 from cardwise.adapters.kube.port import ClusterPort
+from cardwise.adapters.watching import Watching
 from cardwise.core.claim import Claim
 from cardwise.core.ledger import Ledger
 from cardwise.errors import ClusterError
 from cardwise.scheduler.extender import Extender
-from cardwise.scheduler.watching import Watching
 
 log = structlog.get_logger()
 

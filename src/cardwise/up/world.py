@@ -17,13 +17,13 @@ from typing import Any
 
 from cardwise.adapters.hollow import HollowCluster
 from cardwise.adapters.manifests import Manifests
+from cardwise.adapters.watching import Watching
 from cardwise.core.ledger import Ledger
 from cardwise.errors import UserError
 from cardwise.scheduler import webhook
 from cardwise.scheduler.binder import Binder
 from cardwise.scheduler.extender import Extender
 from cardwise.scheduler.settings import DEFAULT_POLICY, Settings, policies_of
-from cardwise.scheduler.watching import Watching
 from cardwise.up.controllers import pods_of
 from cardwise.up.hardware import HollowNode
 from cardwise.up.kube_cycle import Cycle

@@ -12,10 +12,10 @@ from cardwise.adapters import wire
 from cardwise.adapters.allocations import encode
 from cardwise.adapters.kube import feed
 from cardwise.adapters.kube.port import All, Gone, Listing, Lost, Put
+from cardwise.adapters.watching import Watching
 from cardwise.core.allocation import Allocation, Share
 from cardwise.core.reasons import Code
 from cardwise.errors import ClusterError, NotFoundError
-from cardwise.scheduler.watching import Watching
 from tests.builders import card, node
 from tests.scheduler.fake_cluster import FakeCluster, books, node_object, pod, slice_limits
 

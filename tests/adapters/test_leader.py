@@ -10,10 +10,10 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
+from cardwise.adapters.kube import leader as module
+from cardwise.adapters.kube.leader import DURATION_S, RENEW_WITHIN_S, Leader
 from cardwise.adapters.kube.port import LeaseRecord
 from cardwise.errors import ClusterError, ConflictError
-from cardwise.scheduler import leader as module
-from cardwise.scheduler.leader import DURATION_S, RENEW_WITHIN_S, Leader
 from tests.scheduler.fake_cluster import DEAD, FakeCluster
 
 
