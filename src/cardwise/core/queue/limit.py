@@ -38,19 +38,23 @@ class Limits(Protocol):
 
 
 class FixedLimit:
-    """A limit that an operator has set: 1 or 2 where the gateway batches."""
+    """A limit that an operator has set: 1 or 2 where the gateway batches.
 
-    __slots__ = ("in_flight", "limit")
+    ahead: places beyond it for what is sent a moment before a place within it is free.
+    """
 
-    def __init__(self, limit: int) -> None:
-        if limit < 1:
-            raise ValueError(f"limit is {limit}, and must be at least 1")
+    __slots__ = ("_most", "in_flight", "limit")
+
+    def __init__(self, limit: int, *, ahead: int = 0) -> None:
+        if limit < 1 or ahead < 0:
+            raise ValueError(f"limit is {limit}, and must be at least 1; ahead is {ahead}, and must be at least 0")
         self.limit = limit
         self.in_flight = 0
+        self._most = limit + ahead
 
     def acquire(self) -> bool:
         """Take a place; False if there is none."""
-        if self.in_flight >= self.limit:
+        if self.in_flight >= self._most:
             return False
         self.in_flight += 1
         return True
