@@ -1,0 +1,95 @@
+"""What keeps evictions from becoming an avalanche: budgets, pauses, and no turns.
+
+Each eviction makes a pod wait, and a pod that waits may ask for evictions. Without a brake the cluster spends its time
+starting models. So a node gives up only so many pods in a window, and the cluster too; a workload that was evicted is
+left alone for a growing while; and it does not evict the one for whom it had to go. Refuses to look at a clock and to
+keep anything of its own: what it knows is a list of evictions, which whoever applies them keeps where it survives.
+
+Source: SPEC E3.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Eviction:
+    """One that was done, or is about to be. owner, by: workloads ("namespace/name"), not pods, for pods change."""
+
+    at_s: float
+    node: str
+    owner: str
+    by: str
+
+
+class Brake(enum.Enum):
+    """Why a pod may not be evicted now."""
+
+    NODE = "node"
+    """Its node has given up as many as it may in this window."""
+    CLUSTER = "cluster"
+    """The cluster has."""
+    AGAIN = "again"
+    """Its workload was evicted not long ago."""
+    TURN = "turn"
+    """Who would evict it was evicted for it not long ago."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrakePolicy:
+    """Numbers of the brakes. most_per_node, most: evictions in ``window_s``.
+
+    pause_s: how long a workload is left alone after the first eviction, doubled with each further one within
+    ``memory_s``, up to ``most_pause_s``. turn_s: how long who was evicted does not evict who evicted it.
+    """
+
+    most_per_node: int = 2
+    most: int = 10
+    window_s: float = 300.0
+    pause_s: float = 60.0
+    most_pause_s: float = 1800.0
+    memory_s: float = 3600.0
+    turn_s: float = 3600.0
+
+    def __post_init__(self) -> None:
+        if self.most_per_node < 0 or self.most < 0:
+            raise ValueError(f"most_per_node {self.most_per_node} and most {self.most} must be at least 0")
+        for name in ("window_s", "pause_s", "most_pause_s", "memory_s", "turn_s"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} is {getattr(self, name)}, and must be at least 0")
+
+    @property
+    def oldest_s(self) -> float:
+        """Evictions further back than this have no bearing on anything."""
+        return max(self.window_s, self.memory_s, self.turn_s) + self.most_pause_s
+
+
+DEFAULT = BrakePolicy()
+
+
+def brake(
+    past: Iterable[Eviction], now_s: float, node: str, owner: str, by: str, policy: BrakePolicy = DEFAULT
+) -> Brake | None:
+    """Why a pod of ``owner`` on ``node`` may not be evicted for ``by`` now, or None. past: in any order."""
+    listed = [each for each in past if each.at_s <= now_s]
+    recent = [each for each in listed if now_s - each.at_s < policy.window_s]
+    if sum(each.node == node for each in recent) >= policy.most_per_node:
+        return Brake.NODE
+    if len(recent) >= policy.most:
+        return Brake.CLUSTER
+    if any(each.owner == by and each.by == owner and now_s - each.at_s < policy.turn_s for each in listed):
+        return Brake.TURN
+    return Brake.AGAIN if now_s < rests_until_s(listed, now_s, owner, policy) else None
+
+
+def rests_until_s(past: Iterable[Eviction], now_s: float, owner: str, policy: BrakePolicy = DEFAULT) -> float:
+    """Until when a workload is left alone, and asks for nobody's eviction; -inf if it was not evicted of late."""
+    times = [each.at_s for each in past if each.owner == owner and each.at_s > now_s - policy.memory_s]
+    if not times:
+        return -math.inf
+    doublings = min(len(times) - 1, 30)
+    return max(times) + min(policy.pause_s * 2.0**doublings, policy.most_pause_s)
