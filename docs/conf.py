@@ -8,6 +8,8 @@ from sphinx.application import Sphinx
 
 from cardwise import __version__
 from cardwise.core.reasons import WORDINGS
+from cardwise.gateway.refusals import MEANINGS
+from cardwise.plan.reference import page as capacity_page
 
 project = "cardwise"
 author = "The cardwise authors"
@@ -25,15 +27,35 @@ def _write_reasons() -> None:
         f"| `{code.value}` | {wording.short} | {wording.long} | {wording.advice} |"
         for code, wording in WORDINGS.items()
     )
-    page = Path(__file__).parent / "reference" / "generated" / "reasons.md"
-    page.parent.mkdir(exist_ok=True)
-    page.write_text(
+    _write(
+        "reasons.md",
         '# Reasons\n\nEvery "no" of the placement core, generated from `core/reasons.py`. Codes never change their '
-        "meaning.\n\n| code | short, in events | long, in explain | what to do |\n|---|---|---|---|\n" + rows + "\n"
+        "meaning.\n\n| code | short, in events | long, in explain | what to do |\n|---|---|---|---|\n" + rows + "\n",
     )
 
 
+def _write_answers() -> None:
+    """The same for what the gateway answers by itself."""
+    rows = "\n".join(f"| `{word}` | {told.statuses} | {told.meaning} |" for word, told in MEANINGS.items())
+    _write(
+        "answers.md",
+        "# Answers of the gateway's own\n\nEvery error that the gateway answers by itself says why in "
+        "`x-cardwise-reason`; one without this header is the replica's. Generated from `gateway/refusals.py`; words "
+        "never change their meaning. The metrics `cardwise_gateway_rejections_total` (what no replica of a service got "
+        "to see) and `cardwise_gateway_unserved_total` (what no service got to see) carry the same words.\n\n"
+        "| word | status | meaning |\n|---|---|---|\n" + rows + "\n",
+    )
+
+
+def _write(name: str, text: str) -> None:
+    page = Path(__file__).parent / "reference" / "generated" / name
+    page.parent.mkdir(exist_ok=True)
+    page.write_text(text)
+
+
 _write_reasons()
+_write_answers()
+_write("capacity.md", capacity_page())
 
 
 def setup(app: Sphinx) -> None:

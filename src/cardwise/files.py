@@ -74,15 +74,6 @@ def read_toml(path: Path, want: str) -> dict[str, Any]:
         raise InputError(str(path), f"is not TOML: {exc}; give {want}") from exc
 
 
-def read_settings_file(path: Path, want: str, kind: type[_ValueT]) -> _ValueT:
-    """Settings of this type from a TOML file. Raises InputError that names the key."""
-    try:
-        return msgspec.convert(read_toml(path, want), kind)
-    except msgspec.ValidationError as error:
-        message, _, where = str(error).partition(" - at `$")
-        raise InputError(str(path), f"{message}; give {want}", field=where.strip("`.") or None) from error
-
-
 def decode_json(text: str | bytes, kind: type[_ValueT]) -> _ValueT:
     """A value of this type from JSON. Raises msgspec.DecodeError whatever is wrong, also if it is nested too deep."""
     try:

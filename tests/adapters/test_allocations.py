@@ -16,8 +16,14 @@ from cardwise.core.allocation import Allocation, Share
 from cardwise.core.request import Isolation
 from tests.adapters.kubectl_builders import gpu_pod
 
+AMOUNTS = st.integers(0, 2**40).flatmap(lambda mib: st.tuples(st.just(mib), st.sampled_from([0, mib // 3, mib])))
 SHARES = st.builds(
-    Share, st.text(max_size=40), st.integers(0, 2**40), st.integers(0, 100), st.booleans(), st.sampled_from(Isolation)
+    lambda uuid, amounts, *more: Share(uuid, amounts[0], *more, lent_mib=amounts[1]),
+    st.text(max_size=40),
+    AMOUNTS,
+    st.integers(0, 100),
+    st.booleans(),
+    st.sampled_from(Isolation),
 )
 CONTAINERS = st.lists(
     st.tuples(st.text(max_size=63), st.lists(SHARES, max_size=8).map(tuple)), max_size=5, unique_by=lambda each: each[0]

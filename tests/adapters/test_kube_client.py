@@ -182,6 +182,50 @@ async def test_nodes_are_followed_without_a_selector(client, api):
     assert "fieldSelector" not in api.seen[0][2]
 
 
+@pytest.mark.parametrize(
+    ("namespace", "services", "path", "selector"),
+    [
+        ("ns", (), "/apis/discovery.k8s.io/v1/namespaces/ns/endpointslices", None),
+        (
+            "ns",
+            ("b", "a"),
+            "/apis/discovery.k8s.io/v1/namespaces/ns/endpointslices",
+            "kubernetes.io/service-name in (a,b)",
+        ),
+        ("", (), "/apis/discovery.k8s.io/v1/endpointslices", None),
+    ],
+    ids=["of a namespace", "of some of its services", "of all"],
+)
+async def test_endpoint_slices_are_asked_for_where_and_of_whom_it_is_told(
+    client, api, namespace, services, path, selector
+):
+    api.pages[path] = [[{"metadata": {"name": "s", "namespace": "ns"}, "addressType": "IPv4", "endpoints": None}]]
+    api.watches = [[change("BOOKMARK", {"metadata": {"resourceVersion": "12"}}), CLOSE]]
+    async with asyncio.timeout(10), contextlib.aclosing(client.follow_slices(namespace, services)) as stream:
+        async for event in stream:
+            if isinstance(event, All):
+                assert [each.metadata.name for each in event.objects] == ["s"]
+                break
+    assert api.seen[0][2].get("labelSelector") == selector
+
+
+async def test_services_are_followed_with_their_annotations(client, api):
+    annotations = {"cardwise.dev/gateway": "main", "other.example/kept": "no"}
+    path = "/api/v1/namespaces/ns/services"
+    api.pages[path] = [[{"metadata": {"name": "s", "annotations": annotations}, "spec": {"clusterIP": "None"}}]]
+    async with asyncio.timeout(10), contextlib.aclosing(client.follow_services("ns")) as stream:
+        async for event in stream:
+            if isinstance(event, All):
+                assert [each.metadata.annotations for each in event.objects] == [{"cardwise.dev/gateway": "main"}]
+                break
+
+
+@pytest.mark.parametrize("name", ["a/b", "a,b", "A", ""])
+def test_what_is_no_name_is_not_put_into_a_path(client, name):
+    with pytest.raises(NotFoundError):
+        client.follow_slices("ns", (name,))
+
+
 async def test_changes_are_told_in_order_and_bookmarks_are_not(client, api):
     api.watches = [
         [

@@ -207,6 +207,119 @@ async def test_a_client_that_hangs_up_in_a_batch_takes_nothing_from_the_others()
         await until(world.at_rest)
 
 
+class Held:
+    """A replica of the inference protocol that answers each batch when the test says so: all its inputs back."""
+
+    def __init__(self):
+        self.sizes, self.turns = [], asyncio.Queue()
+
+    async def __call__(self, asked):
+        inputs = json.loads(asked.body)["inputs"]
+        self.sizes.append(inputs[0]["shape"][0])
+        status = await self.turns.get()
+        asked.answer(status, json.dumps({"outputs": inputs}).encode())
+        await asked.writer.drain()
+
+    def go(self, status=200):
+        self.turns.put_nowait(status)
+
+
+@contextlib.asynccontextmanager
+async def a_batch_under_way(*deadlines_ms, **more):
+    """A request for each, all in one batch that a replica holds; None: without a deadline."""
+    held = Held()
+    async with (
+        upstream(held) as replica,
+        gateway(oip(replica.url, probe_path="/ready", **more)) as world,
+        world.client() as client,
+    ):
+        first = asyncio.create_task(client.post(INFER, json=ask(0, 1)))
+        await until(lambda: held.sizes)
+        tasks = []
+        for n, deadline_ms in enumerate(deadlines_ms, start=1):
+            headers = {} if deadline_ms is None else {"x-cardwise-deadline-ms": str(deadline_ms)}
+            tasks.append(asyncio.create_task(client.post(INFER, json=ask(10 * n, n), headers=headers)))
+            await until(lambda n=n: len(world.service.backlog) == n)
+        held.go()
+        assert (await first).status_code == 200
+        await until(lambda: len(held.sizes) == 2)
+        yield world, held, tasks
+
+
+def given_back(n):
+    return [value for row in range(n) for value in (10 * n + row, 1, 10 * n)]
+
+
+def came_back(answer):
+    assert answer.status_code == 200, answer.text
+    (output,) = answer.json()["outputs"]
+    return [value for row in output["data"] for value in row]
+
+
+async def test_who_told_a_deadline_hears_at_it_though_the_batch_goes_on_for_the_others():
+    async with a_batch_under_way(None, 500, None) as (world, held, (one, hurried, other)):
+        late = await hurried
+        assert late.status_code == 504
+        assert late.json() == {"error": "the replica did not answer in time"}
+        assert (late.headers["x-cardwise-attempts"], one.done(), other.done()) == ("1", False, False)
+        held.go()
+        assert came_back(await one) == given_back(1)
+        assert came_back(await other) == given_back(3)
+        assert held.sizes == [1, 6]  # its rows were in it, and nobody else got them
+        assert world.service.tally.answers == {200: 3, 504: 1}
+        assert world.at_rest()
+        assert world.replica.ready  # it was the caller's time that was up
+
+
+async def test_each_of_a_batch_hears_at_its_own_deadline_and_the_place_comes_back_with_the_answer():
+    async with a_batch_under_way(900, 450, 600) as (world, held, tasks):
+        order = []
+        for n, task in enumerate(tasks):
+            task.add_done_callback(lambda _, n=n: order.append(n))
+        assert [answer.status_code for answer in await asyncio.gather(*tasks)] == [504, 504, 504]
+        assert order == [1, 2, 0]
+        assert world.replica.in_flight == 1
+        held.go()
+        await until(world.at_rest)
+        assert world.service.tally.answers == {200: 1, 504: 3}
+
+
+async def test_a_batch_is_tried_again_without_those_whose_time_is_up():
+    async with a_batch_under_way(500, None, idempotent=True) as (world, held, (hurried, other)):
+        assert (await hurried).status_code == 504
+        held.go(503)
+        held.go()
+        answer = await other
+        assert came_back(answer) == given_back(2)
+        assert answer.headers["x-cardwise-attempts"] == "2"
+        assert held.sizes == [1, 3, 2]
+        assert world.service.tally.retries == 1
+        assert world.at_rest()
+
+
+async def test_a_refused_batch_is_taken_apart_without_those_whose_time_is_up():
+    async with a_batch_under_way(500, None, None) as (world, held, (hurried, *others)):
+        assert (await hurried).status_code == 504
+        for status in (400, 200, 200):
+            held.go(status)
+        assert [came_back(answer) for answer in await asyncio.gather(*others)] == [given_back(2), given_back(3)]
+        assert held.sizes[:2] == [1, 6]
+        assert sorted(held.sizes[2:]) == [2, 3]
+        assert world.service.tally.answers == {200: 3, 504: 1}
+
+
+async def test_an_answer_in_time_leaves_no_timer_behind():
+    """A deadline may be a day: what it holds would be held so long."""
+    async with a_batch_under_way(80_000_000, 80_000_000) as (world, held, tasks):
+        tickets = [each.context for connection in world.gateway.server.connections for each in connection._asked]
+        timers = [ticket.timer for ticket in tickets]
+        assert len(timers) == 2
+        assert not any(timer.cancelled() for timer in timers)
+        held.go()
+        assert {answer.status_code for answer in await asyncio.gather(*tasks)} == {200}
+        assert all(timer.cancelled() for timer in timers)
+
+
 async def test_lists_are_batched_by_configuration():
     async with engine(t0_ms=20) as one:
         settings = {"kind": "list", "path": "/predict", "probe_path": "/health"}
@@ -252,3 +365,31 @@ async def test_twice_the_load_keeps_the_goodput_and_tells_the_rest_at_once():
             assert {200, 429} <= {status for status, *_ in done} <= {200, 429, 503}
             assert all(after for status, _, after in done if status != 200)
             assert world.at_rest()
+
+
+async def test_a_full_batch_leaves_a_moment_before_the_replica_is_free_and_no_second_one():
+    free, at_once, most, sizes = asyncio.Lock(), 0, 0, []
+    all_wait = asyncio.Event()
+
+    async def serial(asked):
+        nonlocal at_once, most
+        await all_wait.wait()
+        rows = len(json.loads(asked.body))
+        at_once += 1
+        most = max(most, at_once)
+        sizes.append((at_once, rows))
+        async with free:  # a device does one batch at a time
+            await asyncio.sleep(0.02)
+        at_once -= 1
+        asked.answer(200, json.dumps([0] * rows).encode())
+
+    settings = {"kind": "list", "path": "/predict", "max_batch": 4, "depth": 40}
+    async with upstream(serial) as one, gateway(service(one.url, **settings)) as world, world.client() as client:
+        asking = [asyncio.create_task(client.post("/predict", json=[n])) for n in range(40)]
+        await until(lambda: len(one.asked) == 1 and world.service.backlog.queued >= 36)
+        all_wait.set()
+        assert {answer.status_code for answer in await asyncio.gather(*asking)} == {200}
+        assert most == 2
+        assert {rows for at_once, rows in sizes if at_once == 2} == {4}
+        await client.post("/predict", json=[1])
+        assert world.at_rest()

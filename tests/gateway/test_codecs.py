@@ -81,6 +81,9 @@ def test_texts_with_any_sign_are_split_where_they_were_joined(batch):
         pytest.param(tensor([2**40, 2**40], [1]), id="huge"),
         pytest.param(tensor([2**30], [1]), id="large"),
         pytest.param(tensor([1, 2, 2], [[1, 2, 3, 4]]), id="half nested"),
+        pytest.param(tensor([1, 0], [], "BYTES"), id="rows of no text"),
+        pytest.param(request([[1]], identity=7), id="an id that is no text"),
+        pytest.param(request([[1]], identity={"a": 1}), id="an id that is an object"),
     ],
 )
 def test_a_request_that_would_shift_the_rows_of_others_is_refused(body):
@@ -109,6 +112,8 @@ def test_requests_that_are_not_alike_do_not_share_a_batch(one, other):
         pytest.param(request([[1]], parameters={"sequence_id": 7}), id="sequence"),
         pytest.param(request([[1]], outputs=[{"name": "y", "parameters": {"binary_data": True}}]), id="binary answer"),
         pytest.param(tensor([], [1]), id="no first dimension"),
+        pytest.param(request([[1]], trace=True), id="a field that the protocol does not have"),
+        pytest.param(tensor([1], [1], unit="m"), id="a field that its tensors do not have"),
         pytest.param(
             b'{"inputs": [{"name": "x", "shape": [1], "datatype": "FP32", "parameters": {"binary_data_size": 4}}]}',
             id="binary data",
@@ -117,6 +122,20 @@ def test_requests_that_are_not_alike_do_not_share_a_batch(one, other):
 )
 def test_what_is_not_understood_goes_alone(body):
     assert oip.read(body).key is None
+
+
+def test_how_far_a_body_is_indented_changes_nothing():
+    body = json.loads(tensor([2, 1, 1], [[[1]], [[2]]]))
+    narrow, wide = (oip.read(json.dumps(body, indent=indent).encode()) for indent in (None, 80))
+    assert narrow.key == wide.key
+    assert (narrow.rows, wide.rows) == (2, 2)
+
+
+def test_an_id_that_is_null_is_none():
+    item = oip.read(request([[1]], identity=None))
+    output = {"name": "y", "shape": [1], "datatype": "FP32", "data": [1]}
+    (answer,) = oip.split(json.dumps({"outputs": [output]}).encode(), [item])
+    assert "id" not in json.loads(answer)
 
 
 @pytest.mark.parametrize(

@@ -190,6 +190,34 @@ async def test_an_offer_to_upgrade_is_read_over():
         assert got.endswith(b"/b:next")
 
 
+async def test_an_offer_to_upgrade_is_read_over_also_before_a_body_in_chunks():
+    """As Java's client asks, whose first request to each server offers h2c."""
+    async with serving() as (_, _, port):
+        offer = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAM\r\n"
+        head = b"POST /a HTTP/1.1\r\nHost: a\r\n" + offer
+        chunks = b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\nT: 1\r\n\r\n"
+        got = await talk(port, (head + chunks) * 2 + post("/b", b"next", CLOSE))
+        assert got.count(b"/a:abcde") == 2
+        assert got.endswith(b"/b:next")
+
+
+async def test_a_body_behind_an_offer_to_upgrade_keeps_to_the_limits():
+    offer = ("Connection: Upgrade", "Upgrade: h2c")
+    async with serving(buffered=1000) as (_, server, port):
+        assert (await talk(port, post("/a", b"x" * 2000, *offer))).startswith(b"HTTP/1.1 503 ")
+        assert (await talk(port, post("/a", b"x" * 500, *offer, CLOSE))).startswith(b"HTTP/1.1 200 ")
+        await until(lambda: not server.connections)
+        assert server.buffered == 0
+
+
+async def test_a_thousand_pipelined_offers_to_upgrade_are_all_answered():
+    async with serving() as (_, _, port):
+        offer = b"GET /x HTTP/1.1\r\nHost: a\r\nUpgrade: h\r\nConnection: Upgrade\r\n\r\n"
+        got = await talk(port, offer * 2000 + post("/b", b"", CLOSE))
+        assert got.count(b"/x:") == 2000
+        assert got.endswith(b"/b:")
+
+
 async def test_an_old_client_is_answered_and_left():
     async with serving() as (_, _, port):
         assert (await talk(port, b"GET /a HTTP/1.0\r\n\r\n")).endswith(b"/a:")

@@ -9,6 +9,8 @@ import tomllib
 import msgspec
 import pytest
 
+from cardwise.adapters import wire
+from cardwise.gateway.cluster_settings import OWN_KEYS, Kubernetes, KubernetesService
 from cardwise.gateway.settings import Profile, ServiceSettings, Settings, WarmUp, faults_of
 from tests.conftest import ROOT
 
@@ -27,7 +29,14 @@ def defaults(kind):
 
 @pytest.mark.parametrize(
     ("kind", "begin"),
-    [(Settings, "`cardwise gateway"), (ServiceSettings, "Of each"), (WarmUp, "Of its warm-up"), (Profile, "Of a time")],
+    [
+        (Settings, "`cardwise gateway"),
+        (ServiceSettings, "Of each"),
+        (KubernetesService, "Of its Service"),
+        (Kubernetes, "Of Services that opt in"),
+        (WarmUp, "Of its warm-up"),
+        (Profile, "Of a time"),
+    ],
 )
 def test_the_page_of_settings_tells_every_key_and_its_default(kind, begin):
     part = PAGE.read_text().partition("\n## The gateway's settings\n")[2].partition(f"\n{begin}")[2]
@@ -40,3 +49,9 @@ def test_the_profile_on_the_page_of_the_gateway_is_fine():
     (example,) = re.findall(r"^```toml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     whole = "[[services]]\nname='s'\nkind='oip'\nreplicas=['http://a']\n" + example
     assert list(faults_of(msgspec.convert(tomllib.loads(whole), Settings))) == []
+
+
+def test_the_page_of_names_tells_every_annotation_of_services():
+    page = (ROOT / "docs" / "reference" / "names.md").read_text().partition("\n## On Services")[2].partition("\n## ")[0]
+    (row,) = re.findall(rf"^\| `{wire.ANNOTATION_GATEWAY_PREFIX}KEY` .*$", page, re.MULTILINE)
+    assert set(re.findall(r"`([a-z0-9-]+)`", row)) == OWN_KEYS

@@ -180,4 +180,20 @@ def test_a_file_that_cannot_meet_its_own_target_is_refused_with_the_numbers(tmp_
 def test_the_example_is_fine():
     command = [sys.executable, "-m", "cardwise", "gateway", "--check", "--config", "examples/gateway/gateway.toml"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=ROOT)
-    assert (done.returncode, done.stdout) == (0, "examples/gateway/gateway.toml: 3 service(s), fine\n")
+    assert (done.returncode, done.stderr) == (0, "")
+    *numbers, last = done.stdout.splitlines()
+    assert [line.partition(": ")[0] for line in numbers] == [
+        "emulated", "emulated, 22:00 to 06:00 Europe/Berlin", "chat", "plain",
+    ]  # fmt: skip
+    assert last == "examples/gateway/gateway.toml: 3 service(s), fine"
+
+
+def test_what_is_seldom_meant_is_warned_of_and_no_error(tmp_path):
+    path = tmp_path / "gateway.toml"
+    service = "target-p99-ms = 100\none-ms = 70"
+    path.write_text(TOML.format(url="http://127.0.0.1:1", kind="pass", more="", service=service))
+    command = [sys.executable, "-m", "cardwise", "gateway", "--check", "--config", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0
+    assert done.stderr.startswith("warning: services.s.one-ms: a request alone takes 70 ms")
+    assert done.stdout.endswith("1 service(s), with warnings\n")

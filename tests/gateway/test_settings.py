@@ -68,10 +68,14 @@ def test_the_linger_is_scaled_from_the_times_that_are_told():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        pytest.param("services = []", "length >= 1", id="no service"),
+        pytest.param("services = []", "services: there is none; write [[services]]", id="no service"),
         pytest.param("[[services]]\nname='s'\nkind='oip'\nreplicas=['x']", "'x' is no address of a replica", id="url"),
-        pytest.param("[[services]]\nname='s'\nkind='grpc'\nreplicas=['x']", "Invalid enum value 'grpc'", id="kind"),
-        pytest.param("[[services]]\nname='s'\nkind='oip'\nreplicas=['http://a']\nmaxbatch=3", "maxbatch", id="key"),
+        pytest.param("[[services]]\nname='s'\nkind='grpc'\nreplicas=['x']", "kind: is 'grpc'; write one of", id="kind"),
+        pytest.param(
+            "[[services]]\nname='s'\nkind='oip'\nreplicas=['http://a']\nmaxbatch=3",
+            "is no key; write max-batch",
+            id="key",
+        ),
         pytest.param("[[services]]\nname='s'\nkind='list'\nreplicas=['http://a']", "path: a list needs one", id="path"),
         pytest.param(
             "[[services]]\nname='s'\nkind='oip'\nreplicas=['http://a']\n"

@@ -26,6 +26,7 @@ class Owner(_Part, frozen=True):
     kind: str
     name: str
     controller: bool = False
+    uid: str = ""
 
 
 class Metadata(_Part, frozen=True):
@@ -47,6 +48,22 @@ class Taint(_Part, frozen=True):
 
     key: str
     effect: str
+    value: str = ""
+
+
+class Toleration(_Part, frozen=True):
+    """What lets a pod on a tainted node. An empty key tolerates all, an empty effect every effect."""
+
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+
+
+class Gate(_Part, frozen=True):
+    """What keeps a pod from being scheduled until somebody takes it away."""
+
+    name: str
 
 
 class Condition(_Part, frozen=True):
@@ -147,6 +164,10 @@ class PodWish(_Part, frozen=True):
     affinity: Affinity = Affinity()
     scheduler_name: str = ""
     priority: int | None = None
+    preemption_policy: str = ""
+    tolerations: list[Toleration] = []
+    scheduling_gates: list[Gate] = []
+    termination_grace_period_seconds: int | None = None
     resource_claims: list[msgspec.Raw] = []
 
 
@@ -155,6 +176,7 @@ class PodStatus(_Part, frozen=True):
 
     phase: str = ""
     conditions: list[Condition] = []
+    nominated_node_name: str = ""
 
 
 class Pod(_Part, frozen=True):
@@ -179,6 +201,11 @@ class Pod(_Part, frozen=True):
         """True once all init containers have ended."""
         return any(each.type == "Initialized" and each.status == "True" for each in self.status.conditions)
 
+    @property
+    def ready(self) -> bool:
+        """True while it may be sent requests."""
+        return any(each.type == "Ready" and each.status == "True" for each in self.status.conditions)
+
 
 class Ended(_Part, frozen=True):
     """How a container ended."""
@@ -202,9 +229,16 @@ class ContainerStatus(_Part, frozen=True):
     state: ContainerState = ContainerState()
 
 
+class LocalCondition(Condition, frozen=True):
+    """A state of a pod, and since when."""
+
+    last_transition_time: Moment | None = None
+
+
 class LocalPodStatus(PodStatus, frozen=True):
     """``status`` of a pod, with its containers."""
 
+    conditions: list[LocalCondition] = []  # type: ignore[assignment]  # a list of more
     init_container_statuses: list[ContainerStatus] = []
     container_statuses: list[ContainerStatus] = []
 
@@ -216,3 +250,94 @@ class LocalPod(Pod, frozen=True):
 
 
 ENDED = frozenset({"Succeeded", "Failed"})
+
+
+class Selector(_Part, frozen=True):
+    """Which labels: an empty one means all, none at all (None) means nothing."""
+
+    match_labels: dict[str, str] = {}
+    match_expressions: list[Expression] = []
+
+
+class BudgetWish(_Part, frozen=True):
+    """``spec`` of a PodDisruptionBudget."""
+
+    selector: Selector | None = None
+
+
+class BudgetStatus(_Part, frozen=True):
+    """``status`` of a PodDisruptionBudget. API server and controller count down ``disruptions_allowed``."""
+
+    disruptions_allowed: int = 0
+
+
+class Budget(_Part, frozen=True):
+    """A PodDisruptionBudget."""
+
+    metadata: Metadata
+    spec: BudgetWish = BudgetWish()
+    status: BudgetStatus = BudgetStatus()
+
+    @property
+    def name(self) -> str:
+        """Namespace and name."""
+        return f"{self.metadata.namespace}/{self.metadata.name}"
+
+
+class WorkloadStatus(_Part, frozen=True):
+    """``status`` of a Workload."""
+
+    conditions: list[Condition] = []
+
+
+class Workload(_Part, frozen=True):
+    """Kueue's Workload: what it admits, and evicts, as one."""
+
+    metadata: Metadata
+    status: WorkloadStatus = WorkloadStatus()
+
+
+class Service(_Part, frozen=True):
+    """A Service: of it only its name and what its annotations say."""
+
+    metadata: Metadata
+
+
+class EndpointConditions(_Part, frozen=True):
+    """What is absent is unknown."""
+
+    ready: bool | None = None
+    serving: bool | None = None
+    terminating: bool | None = None
+
+
+class ObjectReference(_Part, frozen=True):
+    """Whom an endpoint is: a pod, mostly."""
+
+    kind: str = ""
+    uid: str = ""
+
+
+class Endpoint(_Part, frozen=True):
+    """One replica of a Service. Its addresses are all the same to callers; kube-proxy takes the first, so do we."""
+
+    addresses: list[str] = []
+    conditions: EndpointConditions = EndpointConditions()
+    target_ref: ObjectReference | None = None
+
+
+class SlicePort(_Part, frozen=True):
+    """A port of all endpoints of a slice. port: None for all of them."""
+
+    name: str | None = None
+    port: int | None = None
+    protocol: str | None = None
+
+
+class EndpointSlice(_Part, frozen=True):
+    """Some endpoints of a Service, of one family of addresses. The API server writes empty lists as null."""
+
+    metadata: Metadata
+    address_type: str = ""
+    endpoints: list[Endpoint] | None = None
+    ports: list[SlicePort] | None = None

@@ -52,6 +52,10 @@ ANNOTATION_MODEL, ANNOTATION_GPU_MODEL = "cardwise.dev/model", "cardwise.dev/gpu
 ANNOTATION_ISOLATION = "cardwise.dev/isolation"
 ANNOTATION_PROCESSES = "cardwise.dev/processes"
 ANNOTATION_LIMITS = "cardwise.dev/limits"
+ANNOTATION_OVERSUBSCRIBE = "cardwise.dev/oversubscribe"
+ANNOTATION_PREEMPTIBLE = "cardwise.dev/preemptible"
+ANNOTATION_ENGINE, ANNOTATION_ENGINE_POLICY = "cardwise.dev/engine", "cardwise.dev/engine-policy"
+"""On a pod: the inference engine in it, and what becomes of a share of the card that it is told and may not take."""
 POD_ANNOTATIONS = frozenset(
     {
         ANNOTATION_CLASS,
@@ -63,14 +67,32 @@ POD_ANNOTATIONS = frozenset(
         ANNOTATION_ISOLATION,
         ANNOTATION_PROCESSES,
         ANNOTATION_LIMITS,
+        ANNOTATION_OVERSUBSCRIBE,
+        ANNOTATION_PREEMPTIBLE,
+        ANNOTATION_ENGINE,
+        ANNOTATION_ENGINE_POLICY,
     }
 )
 """On a pod, written by users: latency class, workload class, whether it wants its cards to its tenant alone, whether
 training and inference may mix, the weights it loads, card models and isolation modes that will do (comma-separated),
-how many processes of each container use a card at a time (MPS limits each of them), and whether limits must bind."""
+how many processes of each container use a card at a time (MPS limits each of them), whether limits must bind, and
+whether a best-effort pod's slices may be of memory that is lent, and whether it may have to go for a pod of higher
+priority."""
+ANNOTATION_NOMINATED = "cardwise.dev/nominated"
+"""On a pod that waits, written by the controller: what is kept for it, until when, and who has to go for that."""
+ANNOTATION_PREEMPTED_FOR, ANNOTATION_PREEMPTED_BY = "cardwise.dev/preempted-for", "cardwise.dev/preempted-by"
+"""On a pod that has to go, written by the controller: for which pod, and by when it will be gone at the latest."""
+ANNOTATION_PREEMPTIONS = "cardwise.dev/preemptions"
+"""On a node, written by the controller: who was evicted there of late, when, and for whom."""
+LABEL_KUEUE_MANAGED, LABEL_KUEUE_QUEUE = "kueue.x-k8s.io/managed", "kueue.x-k8s.io/queue-name"
+LABEL_KUEUE_CLUSTER_QUEUE = "kueue.x-k8s.io/cluster-queue-name"
+"""On a pod, Kueue's: that it manages the pod, the LocalQueue that users name, and the ClusterQueue that admitted it."""
 ANNOTATION_CARDS, ANNOTATION_LOAD = "cardwise.dev/cards", "cardwise.dev/load"
 ANNOTATION_CACHED_MODELS = "cardwise.dev/cached-models"
 """On a node, written by its agent: inventory, recent utilization, and the weights on its disk (comma-separated)."""
+ANNOTATION_LENDABLE, ANNOTATION_EVICTED = "cardwise.dev/lendable", "cardwise.dev/evicted"
+"""On a node, written by its agent: MiB that may be lent beyond each card; and services whose pods had to give a card's
+memory back lately. Both by UUID; a card that is not in them lends nothing, and keeps nobody away."""
 ANNOTATION_FREED = "cardwise.dev/freed"
 """On a node, written by the scheduler to wake pods that wait: capacity came free there."""
 CONDITION_CONSISTENT = "CardwiseConsistent"
@@ -81,6 +103,16 @@ LEASE_AGENT_PREFIX = "cardwise-agent-"
 """Of the Lease that the agent of a node renews; the node's name follows."""
 ENV_ALLOC = "CARDWISE_ALLOC"
 """In a container: its pod's allocation, from the annotation."""
+ANNOTATION_ENGINE_SHARE, ENV_ENGINE_SHARE = "cardwise.dev/engine-share", "CARDWISE_ENGINE_SHARE"
+"""On a pod, written with its Binding: the share of what its engine sees that keeps it inside the slice; and that in its
+container, from the annotation."""
+ANNOTATION_ENGINE_BEFORE = "cardwise.dev/engine-before"
+"""On a pod, written by the webhook: what its engine was told before that was rewritten."""
+ANNOTATION_GATEWAY, ANNOTATION_GATEWAY_PREFIX = "cardwise.dev/gateway", "cardwise.dev/gateway-"
+"""On a Service, written by users: the name of the gateway that shall stand before it; and, a setting's key appended,
+how it is served, such as ``cardwise.dev/gateway-kind``."""
+LABEL_SERVICE_NAME = "kubernetes.io/service-name"
+"""On an EndpointSlice: its Service."""
 SCHEDULER_NAME = "cardwise"
 DEFAULT_SCHEDULER = "default-scheduler"
 

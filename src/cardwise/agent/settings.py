@@ -15,7 +15,8 @@ import msgspec
 from cardwise.adapters import wire
 from cardwise.core.card.isolation import AUTO, Step
 from cardwise.errors import InputError, UserError
-from cardwise.files import read_settings_file, seen
+from cardwise.files import seen
+from cardwise.settings_file import read_settings_file
 
 WANT = "the agent's settings in TOML (see cardwise agent --help)"
 

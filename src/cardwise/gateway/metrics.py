@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import (
@@ -17,6 +18,9 @@ from prometheus_client.core import (
     Metric,
 )
 from prometheus_client.registry import Collector
+
+from cardwise.adapters.http1.faults import Fault
+from cardwise.gateway.refusals import Why
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 SIZES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
@@ -146,10 +150,66 @@ def _gauges(services: list[tuple[str, Tally, Gauges]]) -> Iterable[Metric]:
     return queued, depth, ready, in_flight, limit
 
 
-def registry_of(read: Read) -> CollectorRegistry:
-    """A registry that reads the services when it is asked."""
+Unserved = Mapping[tuple[str, int], int]
+"""Counts by reason and status; status 0 for those that were not answered."""
+
+
+def unserved(faults: Mapping[Fault, int], unrouted: int) -> Unserved:
+    """What no service got to see. Every reason is there from the start: a rate needs a value to rise from."""
+    counts = {(fault.word, fault.status): faults.get(fault, 0) for fault in Fault}
+    counts[Why.NO_SERVICE.value, 404] = unrouted
+    return counts
+
+
+class _Unserved(Collector):
+    def __init__(self, read: Callable[[], Unserved]) -> None:
+        self._read = read
+
+    def collect(self) -> Iterable[Metric]:
+        family = CounterMetricFamily(
+            "cardwise_gateway_unserved",
+            "Refused before it was known which service is asked.",
+            labels=["reason", "status"],
+        )
+        for (reason, status), count in self._read().items():
+            family.add_metric([reason, str(status) if status else "none"], count)
+        yield family
+
+
+class ClusterCounts(NamedTuple):
+    """What a cluster told. breaks: of watches, by namespace; refused: Services that want to be served and cannot be."""
+
+    breaks: Mapping[str, int]
+    refused: int
+
+
+class _Cluster(Collector):
+    def __init__(self, read: Callable[[], ClusterCounts]) -> None:
+        self._read = read
+
+    def collect(self) -> Iterable[Metric]:
+        counts = self._read()
+        breaks = CounterMetricFamily(
+            "cardwise_gateway_cluster_breaks",
+            "Watches that broke. Rising: the API server is away, and replicas are as it told them last.",
+            labels=["namespace"],
+        )
+        for namespace, count in counts.breaks.items():
+            breaks.add_metric([namespace], count)
+        yield breaks
+        text = "Services that want this gateway and cannot be served: its log says why."
+        yield GaugeMetricFamily("cardwise_gateway_services_refused", text, value=counts.refused)
+
+
+def registry_of(
+    read: Read, refused: Callable[[], Unserved], cluster: Callable[[], ClusterCounts] | None = None
+) -> CollectorRegistry:
+    """A registry that reads the services, and what their cluster told, when it is asked."""
     registry = CollectorRegistry()
     registry.register(_Services(read))
+    registry.register(_Unserved(refused))
+    if cluster is not None:
+        registry.register(_Cluster(cluster))
     return registry
 
 

@@ -4,12 +4,13 @@ Bodies are spliced, not parsed: the data of each tensor stays the bytes that the
 checked, that it holds as many values of its kind as its shape says: with one value too many, all others in the batch
 would get another's rows. Of the answer each output must have a row for each row that was sent, else it is for nobody.
 
-Refuses to batch what it does not understand (the binary extension, sequences, tensors without a first dimension): such
-a request goes alone, as it came.
+Refuses to batch what it does not understand (the binary extension, sequences, tensors without a first dimension, fields
+that the protocol does not have): such a request goes alone, as it came.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,6 +21,7 @@ import msgspec
 from cardwise.files import seen
 
 _SPACE = b" \t\r\n"
+_OPENING = re.compile(rb"(?:\[[ \t\r\n]*)+")
 _INTEGER, _FLOAT, _BOOL = b"-0123456789", b"-+.eE0123456789", b"truefals"
 _SIGNS = {
     **dict.fromkeys(("INT8", "INT16", "INT32", "INT64"), _INTEGER),
@@ -51,6 +53,14 @@ class _Request(msgspec.Struct):
     outputs: msgspec.Raw = msgspec.Raw(b"")
 
 
+class _ExactInput(_Input, forbid_unknown_fields=True):
+    pass
+
+
+class _ExactRequest(_Request, forbid_unknown_fields=True):
+    inputs: list[_ExactInput]  # type: ignore[assignment]  # one that has more is read as a _Request
+
+
 class _Output(msgspec.Struct):
     name: str
     shape: list[int]
@@ -79,6 +89,7 @@ class Item:
     datas: tuple[bytes, ...]
 
 
+_decode_exact = msgspec.json.Decoder(_ExactRequest).decode
 _decode_request = msgspec.json.Decoder(_Request).decode
 _decode_answer = msgspec.json.Decoder(_Answer).decode
 _decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -86,19 +97,40 @@ _decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 def read(body: bytes) -> Item:
     """The request, checked. Raises WrongError."""
-    try:
-        request = _decode_request(body)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as exc:
-        raise WrongError(f"not an inference request: {exc}") from exc
+    request, is_exact = _decoded(body)
     inputs = request.inputs
     if not inputs:
         raise WrongError("inputs: at least one tensor")
-    rows = _rows_of(inputs)
-    if rows is None or _goes_alone(request):
+    rows, identity = _rows_of(inputs), _id_of(request)
+    if rows is None or not is_exact or _goes_alone(request):
         return Item(rows or 1, None, b"", ())
     kinds = tuple((each.name, each.datatype, *each.shape[1:], _depth(each), bytes(each.parameters)) for each in inputs)
     key = (*kinds, bytes(request.parameters), bytes(request.outputs))
-    return Item(rows, key, bytes(request.id), tuple(_inside(each) for each in inputs))
+    return Item(rows, key, identity, tuple(_inside(each) for each in inputs))
+
+
+def _decoded(body: bytes) -> tuple[_Request, bool]:
+    """The request, and whether it has no fields but those that are spliced."""
+    try:
+        return _decode_exact(body), True
+    except msgspec.ValidationError:
+        pass  # what is wrong with it, if it is not only a field too many, is found below
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as exc:
+        raise WrongError(f"not an inference request: {exc}") from exc
+    try:
+        return _decode_request(body), False
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as exc:
+        raise WrongError(f"not an inference request: {exc}") from exc
+
+
+def _id_of(request: _Request) -> bytes:
+    """As it was written; nothing if there is none. A replica does not see it where several share a batch."""
+    written = bytes(request.id)
+    if written in {b"", b"null"}:
+        return b""
+    if not written.startswith(b'"'):
+        raise WrongError(f"id: {seen(written.decode(errors='replace'))} is no text")
+    return written
 
 
 def _rows_of(inputs: Sequence[_Input]) -> int | None:
@@ -122,13 +154,8 @@ def _goes_alone(request: _Request) -> bool:
 
 def _depth(tensor: _Input) -> int:
     """How deep its lists are nested: 1 for flat data."""
-    data, depth = bytes(memoryview(tensor.data)[:64]), 0
-    for sign in data:
-        if sign == 0x5B:  # [
-            depth += 1
-        elif sign not in _SPACE:
-            break
-    return depth
+    opening = _OPENING.match(memoryview(tensor.data))
+    return 0 if opening is None else opening[0].count(b"[")
 
 
 def _inside(tensor: _Input) -> bytes:
@@ -180,7 +207,7 @@ def _check_texts(tensor: _Input, data: bytes, depth: int) -> None:
     values = 1
     for size in tensor.shape:
         values *= size
-    if not _is_nested(found, [values] if depth == 1 else tensor.shape):
+    if values < 1 or not _is_nested(found, [values] if depth == 1 else tensor.shape):
         raise WrongError(f"{seen(tensor.name)}: data is not {_TEXT} of shape {seen(tensor.shape)}")
 
 

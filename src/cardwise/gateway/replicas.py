@@ -19,6 +19,7 @@ import structlog
 
 from cardwise.adapters.http1.client import Pool, fetch
 from cardwise.adapters.http1.wire import Headers, request_head
+from cardwise.core.queue.ahead import Ahead
 from cardwise.core.queue.limit import FixedLimit, Limiter, Limits
 from cardwise.core.queue.retry import Failure, backoff_s
 from cardwise.gateway.settings import ServiceSettings
@@ -44,6 +45,7 @@ class Replica:
     """One replica: its connections, its limit, and whether it is fit. What ``choose`` asks of a replica."""
 
     __slots__ = (
+        "ahead",
         "authority",
         "draining",
         "failures",
@@ -56,12 +58,14 @@ class Replica:
         "url",
     )
 
-    def __init__(self, url: str, pool: Pool, limits: Limits) -> None:
+    def __init__(self, url: str, pool: Pool, limits: Limits, ahead: Ahead | None = None) -> None:
         """Not ready."""
         self.url = url
         self.authority = urlsplit(url).netloc.encode()
         self.pool = pool
         self.limits = limits
+        self.ahead = ahead
+        """When its next batch may leave before the one under way is over; None: never."""
         self.ready = False
         self.draining = False
         self.penalty = 0.0
@@ -104,8 +108,8 @@ def replica_of(url: str, service: ServiceSettings) -> Replica:
         connect_s=service.connect_ms / 1000,
         keep_s=service.keep_alive_s,
     )
-    if service.batches:
-        return Replica(url, pool, FixedLimit(service.limit or 1))
+    if service.batches and service.limit <= 1:
+        return Replica(url, pool, FixedLimit(1, ahead=1), Ahead())
     if service.limit:
         return Replica(url, pool, FixedLimit(service.limit))
     return Replica(url, pool, Limiter(service.target_s, start=service.first_limit))

@@ -12,6 +12,7 @@ from urllib.parse import unquote
 
 from cardwise.adapters.http1.server import Exchange
 from cardwise.gateway.service import Service
+from cardwise.gateway.settings import ServiceSettings
 from cardwise.gateway.tries import Mode
 
 MODELS = "/v2/models/"
@@ -19,13 +20,25 @@ _ASIDE = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 @dataclass(frozen=True, slots=True)
-class _Route:
-    service: Service
+class Route:
+    """What one service is asked for. hosts: none for all."""
+
     hosts: frozenset[str]
     path: str
     is_exact: bool
 
+    def meets(self, other: Route) -> bool:
+        """Whether a request may fit both."""
+        if self.hosts and other.hosts and not self.hosts & other.hosts:
+            return False
+        return self._covers(other) or other._covers(self)
+
+    def _covers(self, other: Route) -> bool:
+        own = self.path.rstrip("/")
+        return self.path == other.path or (not self.is_exact and f"{other.path.rstrip('/')}/".startswith(f"{own}/"))
+
     def fits(self, host: str, path: str) -> bool:
+        """Whether a request is for it."""
         if self.hosts and host not in self.hosts:
             return False
         if self.is_exact:
@@ -39,31 +52,42 @@ class Routes:
 
     def __init__(self, services: Sequence[Service]) -> None:
         """By the services' settings."""
-        routes = [_route_of(service) for service in services]
-        self._routes = sorted(routes, key=lambda each: (not each.hosts, not each.is_exact, -len(each.path)))
+        routes = [(route_of(service.settings), service) for service in services]
+        self._routes = sorted(routes, key=lambda each: (not each[0].hosts, not each[0].is_exact, -len(each[0].path)))
+
+    def oip_at(self, exchange: Exchange) -> list[Service]:
+        """The services of the inference protocol at the host that was asked: what its server's health is about."""
+        host = _host_of(exchange)
+        own = [(route, service) for route, service in self._routes if service.settings.kind == "oip"]
+        return [service for route, service in own if not route.hosts or host in route.hosts]
 
     def find(self, exchange: Exchange) -> tuple[Service, Mode] | None:
         """The service for a request; None if there is none."""
-        host = (exchange.header(b"host") or b"").decode("latin-1").lower()
-        host = host.rsplit(":", 1)[0] if not host.endswith("]") else host
+        host = _host_of(exchange)
         path = exchange.path
         if "%" in path:
             path = unquote(path)
         if "/../" in path or path.endswith("/.."):
             return None  # a replica may see another path than we do
-        for route in self._routes:
+        for route, service in self._routes:
             if route.fits(host, path):
-                return route.service, _mode(route.service, exchange.method, path)
+                return service, _mode(service, exchange.method, path)
         return None
 
 
-def _route_of(service: Service) -> _Route:
-    settings = service.settings
+def _host_of(exchange: Exchange) -> str:
+    """As it was asked, without the port."""
+    host = (exchange.header(b"host") or b"").decode("latin-1").lower()
+    return host.rsplit(":", 1)[0] if not host.endswith("]") else host
+
+
+def route_of(settings: ServiceSettings) -> Route:
+    """By its kind."""
     hosts = frozenset(host.lower() for host in settings.hosts)
     if settings.kind == "oip":
-        return _Route(service, hosts, f"{MODELS}{settings.model}", is_exact=False)
+        return Route(hosts, f"{MODELS}{settings.model}", is_exact=False)
     path = settings.path or ("/v1" if settings.kind == "openai" else "/")
-    return _Route(service, hosts, path, is_exact=settings.kind == "list")
+    return Route(hosts, path, is_exact=settings.kind == "list")
 
 
 def _mode(service: Service, method: str, path: str) -> Mode:

@@ -19,7 +19,7 @@ import msgspec
 import structlog
 
 from cardwise.adapters.http1.server import Exchange
-from cardwise.adapters.http1.wire import JSON, Headers
+from cardwise.adapters.http1.wire import Headers
 from cardwise.core.queue.backlog import BULK, NORMAL, URGENT, Backlog, Dropped, Reason, Shed
 from cardwise.core.queue.batch import Wait, cohort_of
 from cardwise.core.queue.choose import choose
@@ -27,12 +27,13 @@ from cardwise.core.queue.expect import Expectation
 from cardwise.core.queue.retry import RETRIED_STATUSES, Failure, RetryBudget, may_retry, wait_s
 from cardwise.gateway import oip, tries
 from cardwise.gateway.lists import Lists
+from cardwise.gateway.members import Members
 from cardwise.gateway.metrics import Gauges, Tally
 from cardwise.gateway.oip import Item, WrongError
-from cardwise.gateway.replicas import Prober, Replica, replica_of
+from cardwise.gateway.refusals import FAILED, Why, reason
+from cardwise.gateway.replicas import Replica
 from cardwise.gateway.settings import ServiceSettings, full_batch_s, plan_at
 from cardwise.gateway.tries import DEADLINE, Mode, Ticket, Try, asked_after_s, retry_after
-from cardwise.process import end_if_failed
 
 log = structlog.get_logger()
 
@@ -41,6 +42,8 @@ PLAN_EVERY_S = 1.0
 PATIENCE_S = 1.0
 """How long those who wait are kept waiting while no replica is ready."""
 ASIDE_MOST = 64
+_TURN_S = 0.001
+"""Timers of the loop are no finer."""
 _PRIORITIES = {
     b"urgent": URGENT, b"normal": NORMAL, b"bulk": BULK, b"0": URGENT, b"1": NORMAL, b"2": BULK
 }  # fmt: skip
@@ -89,44 +92,41 @@ class Service:
         self.batch_headers = frozenset(name.lower().encode() for name in settings.batch_headers)
         self.plan = plan_at(settings, wall())
         self.backlog: Backlog[Ticket] = Backlog(self.plan.depth, tenant_share=settings.tenant_share)
-        self.replicas = [replica_of(url, settings) for url in settings.replicas]
+        self.members = Members(settings, self.dispatch)
+        self.replicas = self.members.active
         self.budget = RetryBudget(share=settings.retry_share, least_per_s=settings.retries_per_s)
         self._draw, self._wall = draw, wall
         self._tenant_header = settings.tenant_header.encode()
         self._priority_header = settings.priority_header.encode()
         self._waiting: Counter[tuple[int, str]] = Counter()
         self._again: list[Try] = []
+        self._pausing = 0
+        self.is_closed = False
         self._cohort = 0
         self._expected = Expectation()
+        self._ahead: tuple[float, Replica | None] | None = None
+        """Which busy replica is free first, and when it may be sent to; None: not known now."""
         self._aside = 0
         self._nobody_since_s: float | None = None
+        self._was_ready = False
         self._planned_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._ticking: asyncio.TimerHandle | None = None
-        self._tasks: list[asyncio.Task[None]] = []
 
     # ---------------------------------------------------------------- running
 
     def start(self) -> None:
         """Probe the replicas, and keep time."""
-        loop = asyncio.get_running_loop()
-        for replica in self.replicas:
-            prober = Prober(replica, self.settings, self.dispatch)
-            task = loop.create_task(prober.run(), name=f"probing {replica.url}")
-            task.add_done_callback(end_if_failed)
-            self._tasks.append(task)
-        self._ticking = loop.call_later(TICK_S, self._tick)
+        self.members.start()
+        self._ticking = asyncio.get_running_loop().call_later(TICK_S, self._tick)
 
     async def close(self) -> None:
         """End at once; what is in flight is not answered."""
+        self.is_closed = True
         for timer in (self._timer, self._ticking):
             if timer is not None:
                 timer.cancel()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        for replica in self.replicas:
-            replica.pool.close()
+        await self.members.close()
 
     @property
     def is_ready(self) -> bool:
@@ -136,8 +136,14 @@ class Service:
     @property
     def gauges(self) -> Gauges:
         """What it is like now."""
-        limits = [(each.url, each.in_flight, each.limit, each.ready) for each in self.replicas]
-        return Gauges(self.backlog.queued, self.backlog.depth, limits)
+        return Gauges(self.backlog.queued, self.backlog.depth, self.members.limits)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits, pauses or is in flight."""
+        return not (self.backlog.queued or self._again or self._pausing or self._aside) and not any(
+            replica.in_flight for replica in (*self.replicas, *self.members.resting, *self.members.leaving)
+        )
 
     def _tick(self) -> None:
         now_s = tries.now()
@@ -146,15 +152,27 @@ class Service:
         if now_s - self._planned_s >= PLAN_EVERY_S:
             self._planned_s = now_s
             self._plan()
-            for replica in self.replicas:
-                replica.pool.sweep()
+            self.members.sweep()
+        if self.members.leaving:
+            self.members.let_go()
+        self._note_readiness()
         self._refuse_if_nobody(now_s)
         self.dispatch()
         self._ticking = asyncio.get_running_loop().call_later(TICK_S, self._tick)
 
+    def _note_readiness(self) -> None:
+        """The gateway stays ready for the others' sake, so of a service without replicas the log must speak."""
+        if self.is_ready == self._was_ready:
+            return
+        self._was_ready = self.is_ready
+        if self._was_ready:
+            log.info("the service has a replica", service=self.settings.name)
+        else:
+            log.warning("no replica of the service is ready", service=self.settings.name)
+
     def _plan(self) -> None:
         """The numbers of the hour."""
-        plan = plan_at(self.settings, self._wall())
+        plan = plan_at(self.settings, self._wall(), len(self.replicas))
         if plan != self.plan:
             log.info("new numbers", service=self.settings.name, depth=plan.depth, max_batch=plan.policy.max_batch)
             self.plan = plan
@@ -179,7 +197,9 @@ class Service:
                 self._forget(ticket)
                 waiting.append(ticket)
         for ticket in waiting:
-            self._refuse_for_nobody(ticket.exchange)
+            if not ticket.is_left:
+                ticket.settle()
+                self._refuse_for_nobody(ticket.exchange)
 
     # ---------------------------------------------------------------- in
 
@@ -190,11 +210,11 @@ class Service:
             return
         ticket = self._ticket(exchange, mode)
         if ticket is None:
-            self.refuse(exchange, 400, "deadline", "x-cardwise-deadline-ms is no number of milliseconds above 0")
+            self.refuse(exchange, 400, Why.DEADLINE, "x-cardwise-deadline-ms is no number of milliseconds above 0")
             return
         if mode is Mode.ASIDE:
             if self._aside >= ASIDE_MOST:
-                self.refuse(exchange, 429, "full", "too many such requests at a time", 1.0)
+                self.refuse(exchange, 429, Reason.FULL, "too many such requests at a time", 1.0)
                 return
         elif self._is_full_for(ticket):
             self._shed(exchange, Reason.FULL, self.backlog.retry_after_s(tries.now()))
@@ -204,6 +224,9 @@ class Service:
     def on_request(self, ticket: Ticket) -> None:
         """Its body is there."""
         exchange = ticket.exchange
+        if self.is_closed:  # it went while the body came
+            self.refuse(exchange, 503, Why.DRAINING, "the service is about to stop here", 1.0)
+            return
         exchange.on_gone = partial(self._hang_up, ticket)
         if ticket.mode is Mode.ASIDE:
             self._send_aside(ticket)
@@ -250,7 +273,7 @@ class Service:
         try:
             item = self.codec.read(exchange.body)
         except WrongError as error:
-            self.refuse(exchange, 400, "wrong", str(error))
+            self.refuse(exchange, 400, Why.WRONG, str(error))
             return False
         ticket.item = item
         if item.key is None:
@@ -312,6 +335,7 @@ class Service:
         while (head := self.backlog.head()) is not None:
             replica = choose(self.replicas, self._draw)
             if replica is None:
+                self._dispatch_ahead(head.queued, now_s)
                 return
             decision = self.plan.policy.decide(
                 now_s, head.queued, head.oldest_since_s, head.last_arrival_s, self._cohort, replica.idle_since_s
@@ -320,6 +344,28 @@ class Service:
                 self._wake_at(decision.until_s, now_s)
                 return
             self._take(decision.n, replica, now_s)
+
+    def _dispatch_ahead(self, queued: int, now_s: float) -> None:
+        """All replicas are busy: a full batch may leave a moment before one of them is free."""
+        max_batch = self.plan.policy.max_batch
+        if queued < max_batch:
+            return
+        if self._ahead is None:
+            due = [
+                (due_s, i)
+                for i, replica in enumerate(self.replicas)
+                if replica.ready and not replica.draining and replica.ahead is not None
+                if (due_s := replica.ahead.due_s(queued, max_batch)) is not None
+            ]
+            due_s, i = min(due, default=(float("inf"), -1))
+            self._ahead = due_s, self.replicas[i] if due else None
+        due_s, replica = self._ahead
+        if replica is None:
+            return
+        if due_s <= now_s + _TURN_S:
+            self._take(max_batch, replica, now_s)
+        else:
+            self._wake_at(due_s, now_s)
 
     def _take(self, n: int, replica: Replica, now_s: float) -> None:
         taken = self.backlog.take(now_s, n, service_s=self._service_s(n))
@@ -336,6 +382,9 @@ class Service:
     def _send(self, attempt: Try, replica: Replica, now_s: float) -> None:
         if attempt.tickets[0].is_counted:
             replica.limits.acquire()
+            if replica.ahead is not None:
+                replica.ahead.begin(now_s)
+            self._ahead = None
             self._expected.begin()
             attempt.is_awaited = True
         else:
@@ -385,6 +434,9 @@ class Service:
             self._expected.gave_up()
         if attempt.tickets[0].is_counted:
             replica.limits.release(now_s, now_s - attempt.since_s, ok=ok)
+            if replica.ahead is not None:
+                replica.ahead.end(now_s, attempt.rows, self.plan.policy.max_batch, ok=ok)
+            self._ahead = None
             replica.idle_since_s = now_s
             if ok and self.settings.batches:
                 self._cohort = cohort_of(attempt.rows, self.backlog.queued)
@@ -417,7 +469,7 @@ class Service:
 
     def retry_in_s(self, attempt: Try, failure: Failure, headers: Headers) -> float | None:
         """After how long it is tried again, paid for; None if it is not."""
-        tickets = [ticket for ticket in attempt.tickets if not ticket.exchange.is_gone]
+        tickets = [ticket for ticket in attempt.tickets if not ticket.is_left]
         sent_bytes = 0 if attempt.sending is None else attempt.sending.sent_bytes
         if not tickets or not all(self._may_repeat(ticket, failure, attempt.status, sent_bytes) for ticket in tickets):
             return None
@@ -452,9 +504,11 @@ class Service:
         """Try it once more, elsewhere if there is an elsewhere."""
         assert attempt.replica is not None  # noqa: S101
         fresh = tries.of(self, attempt.tickets, (*attempt.tried, attempt.replica))
+        self._pausing += 1
         asyncio.get_running_loop().call_later(pause_s, self._again_due, fresh)
 
     def _again_due(self, attempt: Try) -> None:
+        self._pausing -= 1
         self._again.append(attempt)
         self.dispatch()
 
@@ -462,7 +516,7 @@ class Service:
         """A batch was refused, perhaps for one of them: each alone, as far as the budget goes."""
         now_s = tries.now()
         for ticket in tickets:
-            if ticket.exchange.is_gone:
+            if ticket.is_left:
                 continue
             if self.budget.spend(now_s):
                 self.tally.retries += 1
@@ -477,7 +531,7 @@ class Service:
         self._again = []
         for attempt in waiting:
             for ticket in self._late(attempt, now_s):
-                self.tell_failure(ticket, Failure.TIMEOUT)
+                self.tell_failure(ticket, ticket.failure or Failure.TIMEOUT)
             if not attempt.tickets:
                 continue
             replica = self._elsewhere(attempt)
@@ -487,8 +541,8 @@ class Service:
                 self._send(tries.of(self, attempt.tickets, attempt.tried), replica, now_s)
 
     def _late(self, attempt: Try, now_s: float) -> list[Ticket]:
-        """Those whose time is up, taken out; and with them, untold, those whose client has gone."""
-        waiting = [ticket for ticket in attempt.tickets if not ticket.exchange.is_gone]
+        """Those whose time is up, taken out; and with them, untold, those that nobody waits for."""
+        waiting = [ticket for ticket in attempt.tickets if not ticket.is_left]
         attempt.tickets = [ticket for ticket in waiting if ticket.deadline_s >= now_s]
         return [ticket for ticket in waiting if ticket.deadline_s < now_s]
 
@@ -500,64 +554,73 @@ class Service:
 
     def _hang_up(self, ticket: Ticket) -> None:
         """A client has left: free what it holds."""
+        ticket.settle()
         self.tally.gone += 1
         if ticket.entry is not None and self.backlog.cancel(ticket.entry):
             self._forget(ticket)
         elif ticket.attempt is not None:
             ticket.attempt.hang_up(ticket)
 
+    def tell_late(self, ticket: Ticket) -> None:
+        """Its caller's time is up; of the batch it is in, or waits to be tried again in, its rows are for nobody."""
+        self.tell_failure(ticket, ticket.failure or Failure.TIMEOUT)
+        ticket.is_late = True
+
     def count(self, ticket: Ticket, status: int) -> None:
         """An answer."""
+        ticket.settle()
         self.tally.answers[status] += 1
         self.tally.latency_s.observe(time.monotonic() - ticket.since_s)
 
     def finish(self, ticket: Ticket, status: int, body: bytes, batch_size: int, kind: bytes) -> None:
         """The answer to one of a batch."""
+        if ticket.is_late:
+            return
         self.count(ticket, status)
         ticket.exchange.answer(status, body, ticket.told(batch_size), kind)
 
     def refuse_wrong(self, ticket: Ticket, message: str) -> None:
         """The replica's answer is none."""
         self.tally.failures["shape"] += 1
-        self.finish(ticket, 502, error_body(ticket.exchange, 502, message), ticket.rows, JSON)
+        if ticket.is_late:
+            return
+        self.count(ticket, 502)
+        headers = [*ticket.told(ticket.rows), *reason(Why.SHAPE)]
+        ticket.exchange.answer(502, error_body(ticket.exchange, 502, message), headers)
 
     def tell_failure(self, ticket: Ticket, failure: Failure) -> None:
         """No replica has answered, and there is no other try."""
-        status = 504 if failure is Failure.TIMEOUT else 503 if failure is Failure.REFUSED else 502
-        body = error_body(ticket.exchange, status, _FAILED[failure])
+        if ticket.is_late:
+            return
+        why, status, message = FAILED[failure]
+        status = status or ticket.status
         self.count(ticket, status)
-        more = retry_after(1.0) if status == 503 else []
-        ticket.exchange.answer(status, body, ticket.told(ticket.rows) + more)
+        more = retry_after(1.0) if status in {429, 503} else []
+        headers = [*ticket.told(ticket.rows), *reason(why), *more]
+        ticket.exchange.answer(status, error_body(ticket.exchange, status, message), headers)
 
     def _tell_dropped(self, dropped: Dropped[Ticket]) -> None:
         ticket = dropped.entry.item
         self._forget(ticket)
         self._shed(ticket.exchange, dropped.reason, dropped.retry_after_s)
 
-    def _shed(self, exchange: Exchange, reason: Reason, retry_after_s: float | None) -> None:
-        self.refuse(exchange, _STATUS.get(reason, 429), reason.value, _BUSY[reason], retry_after_s)
+    def _shed(self, exchange: Exchange, why: Reason, retry_after_s: float | None) -> None:
+        self.refuse(exchange, _STATUS.get(why, 429), why, _BUSY[why], retry_after_s)
 
     def _refuse_for_nobody(self, exchange: Exchange) -> None:
-        self.refuse(exchange, 503, "no-replica", "no replica is ready", 1.0)
+        self.refuse(exchange, 503, Why.NO_REPLICA, "no replica is ready", 1.0)
 
     def refuse(
-        self, exchange: Exchange, status: int, reason: str, message: str, retry_after_s: float | None = None
+        self, exchange: Exchange, status: int, why: Why | Reason, message: str, retry_after_s: float | None = None
     ) -> None:
         """Answer without a replica."""
-        self.tally.refused[reason] += 1
+        self.tally.refused[why.value] += 1
         self.tally.answers[status] += 1
-        headers: Headers = [(b"x-cardwise-reason", reason.encode())]
+        headers = reason(why)
         if retry_after_s is not None:
             headers += retry_after(retry_after_s)
+            exchange.come_again_in(retry_after_s)
         exchange.answer(status, error_body(exchange, status, message), headers)
-
-
-_FAILED = {
-    Failure.REFUSED: "the replica cannot be reached",
-    Failure.LOST: "the replica's connection broke before its answer was complete",
-    Failure.TIMEOUT: "the replica did not answer in time",
-    Failure.STATUS: "the replica failed",
-}
 
 
 def error_body(exchange: Exchange, status: int, message: str) -> bytes:

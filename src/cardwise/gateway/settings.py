@@ -34,7 +34,15 @@ import msgspec
 from cardwise.core.queue.backlog import check, depth_for
 from cardwise.core.queue.batch import BatchPolicy, check_wait
 from cardwise.errors import InputError
-from cardwise.files import read_settings_file, seen
+from cardwise.files import seen
+from cardwise.gateway.cluster_settings import (
+    EVERY_SCRAPE_MS,
+    Kubernetes,
+    KubernetesService,
+    cluster_faults,
+    service_faults,
+)
+from cardwise.settings_file import MisfitError, converted, read_settings_file
 
 WANT = "the gateway's settings in TOML (docs: the gateway)"
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
@@ -86,11 +94,14 @@ class ServiceSettings(msgspec.Struct, forbid_unknown_fields=True, rename="kebab"
     batch: False to only queue and limit. one_ms, full_batch_ms: how long a batch of one, and a full one, takes.
     limit: requests in flight per replica, where the gateway does not batch; batches in flight, where it does.
     idempotent: a repeat does no harm, so what may have been executed may be tried again.
+    replicas, kubernetes: addresses, or the Service whose endpoints they are; one of the two.
+    scrape_path: where a replica tells how full it is itself.
     """
 
     name: str
     kind: Literal["oip", "openai", "list", "pass"]
-    replicas: Annotated[list[str], msgspec.Meta(min_length=1)]
+    replicas: list[str] = msgspec.field(default_factory=list)
+    kubernetes: KubernetesService | None = None
     path: str = ""
     model: str = ""
     hosts: list[str] = msgspec.field(default_factory=list)
@@ -119,6 +130,8 @@ class ServiceSettings(msgspec.Struct, forbid_unknown_fields=True, rename="kebab"
     probe_every_ms: Millis = 2_000.0
     probe_timeout_ms: Millis = 1_000.0
     fail_after: Count = 3
+    scrape_path: str = ""
+    scrape_every_ms: Annotated[float, msgspec.Meta(ge=100, le=3_600_000)] = EVERY_SCRAPE_MS
     retry_share: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.2
     retries_per_s: Annotated[float, msgspec.Meta(ge=0, le=1e6)] = 10.0
     profiles: list[Profile] = msgspec.field(default_factory=list)
@@ -137,7 +150,8 @@ class ServiceSettings(msgspec.Struct, forbid_unknown_fields=True, rename="kebab"
 class Settings(msgspec.Struct, forbid_unknown_fields=True, rename="kebab", frozen=True):
     """The gateway's. drain_delay_s: after SIGTERM, still serve for so long, while ``/readyz`` says no."""
 
-    services: Annotated[list[ServiceSettings], msgspec.Meta(min_length=1)]
+    services: list[ServiceSettings] = msgspec.field(default_factory=list)
+    kubernetes: Kubernetes | None = None
     host: str = "0.0.0.0"  # noqa: S104 - it is what clients come to
     port: Port = 8080
     admin_host: str = "0.0.0.0"  # noqa: S104 - the kubelet and Prometheus come from elsewhere
@@ -153,6 +167,11 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True, rename="kebab", froze
     body_s: Seconds = 60.0
     write_s: Seconds = 30.0
 
+    @property
+    def needs_cluster(self) -> bool:
+        """Whether a cluster says which replicas there are."""
+        return self.kubernetes is not None or any(each.kubernetes is not None for each in self.services)
+
 
 # ---------------------------------------------------------------- what follows from them
 
@@ -165,16 +184,17 @@ class Plan:
     policy: BatchPolicy
 
 
-def plan_at(service: ServiceSettings, now: datetime) -> Plan:
-    """The numbers at a moment, which needs a time zone of its own."""
-    return plan_of(service, next((each for each in service.profiles if _fits(each, now)), None))
+def plan_at(service: ServiceSettings, now: datetime, replicas: int = 0) -> Plan:
+    """The numbers at a moment, which needs a time zone of its own. replicas: how many there are now; 0: as told."""
+    return plan_of(service, next((each for each in service.profiles if _fits(each, now)), None), replicas)
 
 
-def plan_of(service: ServiceSettings, profile: Profile | None = None) -> Plan:
+def plan_of(service: ServiceSettings, profile: Profile | None = None, replicas: int = 0) -> Plan:
     """The numbers under a profile, or outside all."""
+    replicas = replicas or len(service.replicas) or 1
     max_batch = (profile and profile.max_batch) or service.max_batch
     max_wait_ms = (profile and profile.max_wait_ms) or service.max_wait_ms
-    depth = (profile and profile.depth) or service.depth or _usual_depth(service, max_batch)
+    depth = (profile and profile.depth) or service.depth or _usual_depth(service, max_batch, replicas)
     return Plan(depth, _policy(service, max_batch, max_wait_ms / 1000 or math.inf))
 
 
@@ -187,9 +207,8 @@ def full_batch_s(service: ServiceSettings, max_batch: int) -> float:
     return max(one_ms + each_ms * (max_batch - 1), 0.0) / 1000
 
 
-def _usual_depth(service: ServiceSettings, max_batch: int) -> int:
+def _usual_depth(service: ServiceSettings, max_batch: int, replicas: int) -> int:
     """SPEC D1 where rate and target are known; else a few full batches, or a moderate number."""
-    replicas = len(service.replicas)
     if not service.batches:
         return USUAL_DEPTH * replicas
     batch_s, target_s = full_batch_s(service, max_batch), service.target_s
@@ -231,20 +250,31 @@ def read_settings(path: Path) -> Settings:
 def faults_of(settings: Settings) -> Iterator[tuple[str, str]]:
     """Keys with what is wrong."""
     names: set[str] = set()
+    if not settings.services and settings.kubernetes is None:
+        yield "services", "there is none; write [[services]], or [kubernetes] for Services that opt in"
+    if settings.kubernetes is not None:
+        yield from cluster_faults(settings.kubernetes)
+        yield from _default_faults(settings.kubernetes)
     for service in settings.services:
         if not _NAME.fullmatch(service.name):
             yield "services.name", f"{seen(service.name)} is no name; write letters, digits, '-', '_' and '.'"
         if service.name in names:
             yield "services.name", f"{seen(service.name)} is there twice; give each service its own"
         names.add(service.name)
-        for key, what in _service_faults(service):
+        for key, what in faults_of_service(service):
             yield f"services.{service.name}.{key}", what
 
 
-def _service_faults(service: ServiceSettings) -> Iterator[tuple[str, str]]:
+def faults_of_service(service: ServiceSettings) -> Iterator[tuple[str, str]]:
+    """Keys of one service with what is wrong."""
+    if bool(service.replicas) == (service.kubernetes is not None):
+        yield "replicas", "write either addresses, or kubernetes: the Service whose endpoints they are"
+    if service.kubernetes is not None:
+        yield from service_faults(service.kubernetes)
     yield from (("replicas", what) for url in service.replicas if (what := url_fault(url)) is not None)
     yield from _path_faults(service)
     yield from _name_faults(service)
+    yield from _time_faults(service)
     for profile in service.profiles:
         yield from _profile_faults(profile)
     for each in (None, *service.profiles):
@@ -255,7 +285,8 @@ def _path_faults(service: ServiceSettings) -> Iterator[tuple[str, str]]:
     if service.kind == "list" and not service.path:
         yield "path", "a list needs one: write where it is taken, such as /predict"
     warm_up = "" if service.warm_up is None else service.warm_up.path
-    for key, path in (("path", service.path), ("probe-path", service.probe_path), ("warm-up.path", warm_up)):
+    paths = {"path": service.path, "probe-path": service.probe_path, "scrape-path": service.scrape_path}
+    for key, path in {**paths, "warm-up.path": warm_up}.items():
         if path and not (path.startswith("/") and path.isprintable() and path.isascii() and " " not in path):
             yield key, f"{seen(path)} is no path; it begins with / and has no spaces"
 
@@ -268,6 +299,19 @@ def _name_faults(service: ServiceSettings) -> Iterator[tuple[str, str]]:
         yield "tenant-share", "needs a tenant-header by which tenants are told apart"
     if bool(service.items_key) != bool(service.answers_key):
         yield "items-key", "goes with answers-key: where the list stands in the request, and in the answer"
+
+
+def _time_faults(service: ServiceSettings) -> Iterator[tuple[str, str]]:
+    """Two times make a line; one of them, or a line that falls, makes wrong numbers of all that follows from it."""
+    one_ms, full_ms = service.one_ms, service.full_batch_ms
+    if service.batches and one_ms and not full_ms:
+        what = f"a batch of max-batch ({service.max_batch}) takes, as cardwise loadtest measures it"
+        yield "one-ms", f"goes with full-batch-ms: write there how many ms {what}, or leave both out"
+    if service.batches and full_ms and not one_ms:
+        what = "a batch of one takes, as cardwise loadtest measures it"
+        yield "full-batch-ms", f"goes with one-ms: write there how many ms {what}, or leave both out"
+    if one_ms and full_ms and full_ms < one_ms:
+        yield "full-batch-ms", f"is {full_ms:g}, less than one-ms, {one_ms:g}: write the time of a batch of max-batch"
 
 
 def url_fault(url: str) -> str | None:
@@ -306,8 +350,30 @@ def _target_faults(service: ServiceSettings, profile: Profile | None) -> Iterato
     batch_s = full_batch_s(service, plan.policy.max_batch)
     if batch_s:
         # what one replica has to work off if all share the backlog alike
-        mine = math.ceil(plan.depth / len(service.replicas))
+        mine = math.ceil(plan.depth / len(service.replicas)) if service.replicas else _depth_of_one(service, plan)
         if (what := check(mine, plan.policy.max_batch, batch_s, target_s)) is not None:
             yield "depth", f"{where}per replica, {what}"
     if plan.policy.max_wait_s < math.inf and (what := check_wait(plan.policy.max_wait_s, target_s)) is not None:
         yield "max-wait-ms", f"{where}{what}"
+
+
+def _depth_of_one(service: ServiceSettings, plan: Plan) -> int:
+    """Of one replica where their number is the cluster's: a depth that is told is for all of them, however many."""
+    told = {service.depth, *(each.depth for each in service.profiles)}
+    return plan.policy.max_batch if plan.depth in told else plan.depth
+
+
+def _default_faults(told: Kubernetes) -> Iterator[tuple[str, str]]:
+    """What is wrong with the defaults, whoever opts in."""
+    own = [key for key in ("name", "replicas", "kubernetes") if key in told.defaults]
+    yield from ((f"kubernetes.defaults.{key}", "is each Service's own; leave it out") for key in own)
+    if own:
+        return
+    somewhere = {"namespace": "a", "service": "b"}
+    given = {"kind": "pass", "path": "/x", **told.defaults, "name": "x", "kubernetes": somewhere}
+    try:
+        service = converted(given, ServiceSettings)
+    except MisfitError as error:
+        yield f"kubernetes.defaults.{error.key}", str(error)
+        return
+    yield from ((f"kubernetes.defaults.{key}", what) for key, what in faults_of_service(service))

@@ -7,6 +7,7 @@ must not depend on who else asks.
 
 from __future__ import annotations
 
+import asyncio
 import enum
 import math
 import time
@@ -52,8 +53,8 @@ class Ticket:
     """
 
     __slots__ = (
-        "attempt", "attempts", "deadline_s", "entry", "exchange", "is_counted", "is_strict", "item", "key", "mode",
-        "priority", "repeats", "service", "since_s", "taken_s", "tenant",
+        "attempt", "attempts", "deadline_s", "entry", "exchange", "failure", "is_counted", "is_late", "is_strict",
+        "item", "key", "mode", "priority", "repeats", "service", "since_s", "status", "taken_s", "tenant", "timer",
     )  # fmt: skip
 
     def __init__(
@@ -85,6 +86,23 @@ class Ticket:
         self.key: object = None
         self.entry: Admitted[Ticket] | None = None
         self.attempt: Try | None = None
+        self.failure: Failure | None = None
+        """How its last try ended, while it waits for another."""
+        self.status = 0
+        """And what the replica said."""
+        self.is_late = False
+        """Its caller has been told at the deadline, while the batch that it is in goes on."""
+        self.timer: asyncio.TimerHandle | None = None
+
+    @property
+    def is_left(self) -> bool:
+        """Nobody waits for its answer any more."""
+        return self.is_late or self.exchange.is_gone
+
+    def settle(self) -> None:
+        """It has its answer, or needs none."""
+        if self.timer is not None:
+            self.timer.cancel()
 
     @property
     def rows(self) -> int:
@@ -142,7 +160,7 @@ class Try:
         self.replica, self.since_s = replica, now_s
         for ticket in self.tickets:
             ticket.attempts += 1
-            ticket.attempt = self
+            ticket.attempt, ticket.failure = self, None
         settings = self.service.settings
         timeout_s = settings.timeout_ms / 1000
         first = self.tickets[0]
@@ -188,8 +206,9 @@ class Try:
         """Give the place back, once."""
         if not self.is_over:
             self.is_over = True
+            why = failure if self.swallows is None else Failure.STATUS
             for ticket in self.tickets:
-                ticket.attempt = None
+                ticket.attempt, ticket.failure, ticket.status = None, why, self.status
             self.service.over(self, ok=ok, failure=failure)
 
     def hang_up(self, ticket: Ticket) -> None:
@@ -265,6 +284,14 @@ class Batch(Try):
         super().__init__(service, tickets, tried)
         self._parts: list[bytes] = []
         self._headers: Headers = []
+
+    def send(self, replica: Replica, now_s: float) -> None:
+        """Send it. Who told a deadline hears at it, whenever the replica answers the others."""
+        super().send(replica, now_s)
+        for ticket in self.tickets:
+            if ticket.is_strict and ticket.timer is None:
+                left_s = max(ticket.deadline_s - now_s, 0.0)
+                ticket.timer = asyncio.get_running_loop().call_later(left_s, self.service.tell_late, ticket)
 
     def _request(self, replica: Replica, now_s: float) -> tuple[str, bytes, bytes]:
         del now_s

@@ -25,7 +25,9 @@ from cardwise.core.ledger import MakePolicies
 from cardwise.core.placement.mix import Mix
 from cardwise.core.placement.policy import Policy
 from cardwise.errors import InputError, UserError
-from cardwise.files import read_settings_file, seen
+from cardwise.files import seen
+from cardwise.scheduler.engines import EnginePolicy
+from cardwise.settings_file import read_settings_file
 
 WANT = "the scheduler's settings in TOML (see cardwise scheduler --help)"
 
@@ -41,7 +43,8 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True, rename="kebab", froze
 
     host, port: where kube-scheduler finds the extender. webhook_port: 0 for no webhook; it needs ``tls_cert_file`` and
     ``tls_key_file``, which the extender then uses too. client_ca_file: who asks the extender must show a certificate of
-    this authority; without it, whoever reaches the port may have pods bound. policy: by latency class.
+    this authority; without it, whoever reaches the port may have pods bound. policy: by latency class. engine_policy:
+    what becomes of the share that an engine is told, for pods that do not say (:class:`EnginePolicy`).
     """
 
     namespace: str = "cardwise-system"
@@ -53,6 +56,7 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True, rename="kebab", froze
     tls_key_file: str = ""
     client_ca_file: str = ""
     policy: dict[str, str] = msgspec.field(default_factory=lambda: dict(DEFAULT_POLICY))
+    engine_policy: str = EnginePolicy.REWRITE.value
     seed: Seed = 0
 
 
@@ -83,6 +87,9 @@ def _faults(settings: Settings) -> Iterator[tuple[str, str]]:
             "host",
             f"{seen(settings.host)} is no address to listen on; write 0.0.0.0 for all, or one of this machine's",
         )
+    known = [each.value for each in EnginePolicy]
+    if settings.engine_policy not in known:
+        yield "engine-policy", f"{seen(settings.engine_policy)} is no policy; write {', '.join(known)}"
     if settings.webhook_port and not (settings.tls_cert_file and settings.tls_key_file):
         yield "webhook-port", "the webhook needs tls-cert-file and tls-key-file"
     if settings.client_ca_file and not settings.tls_cert_file:

@@ -10,6 +10,7 @@ Refuses to try anything again: whether that is safe is known to who asked. It te
 from __future__ import annotations
 
 import asyncio
+import errno
 import re
 import ssl
 import time
@@ -21,6 +22,9 @@ from cardwise.adapters.http1.wire import Headers, has_body
 from cardwise.core.queue.retry import Failure
 
 _HEAD_MOST = 64 * 2**10
+_OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.EADDRNOTAVAIL})
+"""Errors of connecting that say nothing of the replica: too many connections of others, who may leave."""
+_OURS_PAUSE_S = 0.02
 _KEEP_ALIVE = re.compile(rb"timeout=(\d+)")
 
 
@@ -179,6 +183,11 @@ class Pool:
             self._idle.remove(each)
             each.close()
 
+    @property
+    def in_use(self) -> int:
+        """Connections that are being opened, or that carry a request."""
+        return len(self._opening) + len(self._all) - len(self._idle)
+
     def close(self) -> None:
         """Close all, also what is in use: its receivers hear nothing more."""
         for task in tuple(self._opening):
@@ -204,9 +213,7 @@ class Pool:
     async def _connect(self, sending: Sending) -> None:
         try:
             async with asyncio.timeout(self._connect_s):
-                _, connection = await asyncio.get_running_loop().create_connection(
-                    lambda: _Connection(self), self._host, self._port, ssl=self._tls
-                )
+                connection = await self._dial()
         except (OSError, TimeoutError):  # an SSLError is an OSError
             sending._opening = None  # else failing would cancel the task that tells of it
             sending.fail(Failure.REFUSED)
@@ -215,6 +222,20 @@ class Pool:
             self.free(connection)
         else:
             connection.start(sending)
+
+    async def _dial(self) -> _Connection:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                _, connection = await loop.create_connection(
+                    lambda: _Connection(self), self._host, self._port, ssl=self._tls
+                )
+            except OSError as exc:
+                if exc.errno not in _OURS:
+                    raise
+                await asyncio.sleep(_OURS_PAUSE_S)
+            else:
+                return connection
 
     def made(self, connection: _Connection) -> None:
         """A connection is open."""

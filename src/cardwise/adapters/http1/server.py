@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, cast
@@ -22,6 +22,7 @@ from typing import Protocol, cast
 import httptools
 import structlog
 
+from cardwise.adapters.http1.faults import REASON, Fault
 from cardwise.adapters.http1.wire import JSON, LAST_CHUNK, REASONS, Headers, chunk, has_body, response_head, value_of
 from cardwise.errors import UserError
 from cardwise.files import plain
@@ -32,6 +33,8 @@ _DISCARD_MOST = 64 * 2**10
 """What is left of a refused body is read and thrown away up to this size; else the connection closes."""
 _LINGER_S = 2.0
 """How long a closing connection still reads, so that the client sees the answer and not a reset (RFC 9112, 9.6)."""
+_TURNED_AWAY_SHARE = 1 / 16
+"""Connections too many that are given that time, of those that may be open; those beyond are closed at once."""
 _SWEEP_S = 0.5
 _BACKLOG = 4096
 """Connections the kernel keeps while the loop is busy; with the usual 128 clients wait for retransmissions."""
@@ -41,6 +44,13 @@ _READ_MOST = 64 * 2**10
 """Bytes given to the parser at a time: bounds how many tiny requests it may find before it is stopped."""
 _SEND_AT_ONCE = 2**14
 """Parts of this size are sent on their own: who writes large ones must hear soon that the client does not read."""
+_STORM_PER_S, _CALM_PER_S = 2000, 500
+"""Clients sent away per second beyond which those that do not listen are slowed down (a tenth of a core goes into it),
+and below which it is over: slowing them down must not end it."""
+_DEAF_N = 3
+"""Times in a row that a connection comes too early before it rests. One that many share is also let in now and then."""
+_REST_MOST_S = 0.25
+"""A connection rests no longer than this, for a proxy may have put another client on it."""
 _NEVER_S = float("inf")
 
 
@@ -120,7 +130,7 @@ class Exchange:
         self.content_length: int | None = None
         self.received = 0
         self.expects = self.version_1_0 = False
-        self.fault = 0
+        self.fault: Fault | None = None
         self.keep_alive = True
         self.is_shown = self.is_given = self.is_complete = False
         self.is_begun = self.is_ended = self.is_gone = False
@@ -200,11 +210,27 @@ class Exchange:
         self.on_gone = self.on_writable = None
         self._connection.abort()
 
+    def come_again_in(self, wait_s: float) -> None:
+        """The answer will say so. Who never waits as told is, while very many do so, not read until then.
+
+        Refusing is cheap, but who asks again at once has it done without end, and takes the CPU from the others.
+        """
+        self._connection.sent_away(wait_s)
+
+    def detach(self) -> asyncio.Transport:
+        """The connection, for who must break it in a way of its own. What was written is sent, nothing more is read.
+
+        ``on_gone`` still tells of its end.
+        """
+        return self._connection.detach()
+
     def _begin(self, status: int, headers: Headers) -> bytes:
         self.is_begun = True
+        if status < 400:
+            self._connection.early_n = 0
         if not self.is_complete and not self._is_rest_small():
             self.keep_alive = False
-        if self._connection.server.is_draining:
+        if self._connection.server.is_leaving:
             self.keep_alive = False
         if not self.keep_alive:
             headers.append((b"connection", b"close"))
@@ -254,9 +280,21 @@ class Server:
         self.handler = handler
         self.limits = limits or Limits()
         self.connections: set[_Connection] = set()
+        self.turned_away: set[_Connection] = set()
+        """Those too many, until their clients have read so."""
+        self.is_leaving = False
+        """Answers say that their connection closes, so that clients that keep theirs go elsewhere."""
         self.is_draining = False
+        self.grace_s = 0.0
+        """When draining: of a connection that its client believes to be kept."""
         self.buffered = 0
         """Bytes of bodies that are held."""
+        self.sent_away = 0
+        """Since the last sweep."""
+        self.is_storm = False
+        """Whether very many were, before it."""
+        self.faults: Counter[Fault] = Counter()
+        """What was refused here, so that it is seen: the handler hears of none of it."""
         self._server: asyncio.Server | None = None
         self._sweeping: asyncio.TimerHandle | None = None
 
@@ -271,9 +309,13 @@ class Server:
         self._sweeping = loop.call_later(_SWEEP_S, self._sweep)
         return cast("int", self._server.sockets[0].getsockname()[1])
 
-    def stop_accepting(self) -> None:
-        """Close the port; connections that wait for a request close, the others after their answer."""
-        self.is_draining = True
+    def stop_accepting(self, grace_s: float = 0.0) -> None:
+        """Close the port; connections that wait for a request close after so long, the others after their answer.
+
+        A request that is on its way when its connection closes is lost without a word, and within the grace is not.
+        """
+        self.is_draining = self.is_leaving = True
+        self.grace_s = grace_s
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -292,14 +334,17 @@ class Server:
         self.stop_accepting()
         if self._sweeping is not None:
             self._sweeping.cancel()
-        for each in tuple(self.connections):
+        for each in (*self.connections, *self.turned_away):
             each.abort()
 
     def _sweep(self) -> None:
         """Look for clients that are out of time: one pass for all is cheaper than a timer for each."""
         now_s = time.monotonic()
-        for each in [each for each in self.connections if each.until_s < now_s]:
-            each.expire()
+        self.is_storm = self.sent_away > (_CALM_PER_S if self.is_storm else _STORM_PER_S) * _SWEEP_S
+        self.sent_away = 0
+        for some in (self.connections, self.turned_away):
+            for each in [each for each in some if each.until_s < now_s]:
+                each.expire()
         self._sweeping = asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)
 
 
@@ -308,7 +353,7 @@ class _Connection(asyncio.Protocol):
 
     __slots__ = (
         "_asked",
-        "_body_left",
+        "_away_until_s",
         "_head_size",
         "_headers",
         "_in_head",
@@ -316,12 +361,14 @@ class _Connection(asyncio.Protocol):
         "_is_blocked",
         "_is_closing",
         "_is_paused",
+        "_is_resting",
         "_newest",
         "_out",
         "_parser",
         "_raw_size",
         "_refused",
         "_target",
+        "early_n",
         "peer",
         "server",
         "transport",
@@ -341,11 +388,13 @@ class _Connection(asyncio.Protocol):
         self._headers: Headers = []
         self._target = b""
         self._head_size = self._raw_size = 0
-        self._body_left = 0
-        """Of a request that offered an upgrade: the parser leaves its body to us."""
         self._in_head = self._is_advancing = self._is_blocked = self._is_closing = self._is_paused = False
-        self._refused = 0
-        """Status for what cannot be read; nothing is read after it."""
+        self._is_resting = False
+        self._away_until_s = 0.0
+        self.early_n = 0
+        """Times in a row that it was sent away before it was to come again."""
+        self._refused: Fault | None = None
+        """Why the rest cannot be read; nothing is read after it."""
 
     # ---------------------------------------------------------------- of asyncio
 
@@ -353,18 +402,28 @@ class _Connection(asyncio.Protocol):
         self.transport = cast("asyncio.Transport", transport)
         server = self.server
         if server.is_draining or len(server.connections) >= server.limits.connections:
-            self.transport.write(response_head(503, [(b"retry-after", b"1"), (b"connection", b"close")]))
-            self._is_closing = True
-            self.transport.close()
+            self._turn_away(Fault.STOPPING if server.is_draining else Fault.CONNECTIONS)
             return
         server.connections.add(self)
         peer = transport.get_extra_info("peername")
         self.peer = peer[0] if isinstance(peer, tuple) else ""
         self.until_s = time.monotonic() + server.limits.idle_s
 
+    def _turn_away(self, fault: Fault) -> None:
+        self.server.faults[fault] += 1
+        headers = [*_headers_of(fault), (b"connection", b"close")]
+        self.transport.write(response_head(fault.status, headers))
+        self._is_closing = True
+        if len(self.server.turned_away) >= self.server.limits.connections * _TURNED_AWAY_SHARE:
+            self.transport.close()
+        else:
+            self.server.turned_away.add(self)
+            self._linger()
+
     def connection_lost(self, _exc: Exception | None) -> None:
         self._is_closing = True
         self.server.connections.discard(self)
+        self.server.turned_away.discard(self)
         self._parser = None  # it refers to us: without this the garbage collector must find both
         asked = tuple(self._asked)
         self._asked.clear()
@@ -394,6 +453,8 @@ class _Connection(asyncio.Protocol):
     # ---------------------------------------------------------------- of httptools
 
     def on_message_begin(self) -> None:
+        if self._newest is not None:
+            return  # a parser that only takes over its body, see _read_over_offer
         self._target, self._headers = b"", []
         self._head_size = self._raw_size = 0
         self._in_head = True
@@ -406,12 +467,14 @@ class _Connection(asyncio.Protocol):
         if self._in_head:
             self._headers.append((name.lower(), value))
             if len(self._headers) > self.server.limits.headers:
-                self._refuse(431)
+                self._refuse(Fault.MANY_HEADERS)
         self._count_head(len(name) + len(value) + 4)
 
     def on_headers_complete(self) -> None:
         parser = self._parser
         assert parser is not None  # noqa: S101 - it is who calls
+        if self._newest is not None:
+            return
         exchange = Exchange(self, parser.get_method().decode(), self._target.decode("latin-1"), self._headers)
         exchange.version_1_0 = parser.get_http_version() == "1.0"
         exchange.keep_alive = parser.should_keep_alive()
@@ -425,13 +488,13 @@ class _Connection(asyncio.Protocol):
         assert exchange is not None  # noqa: S101
         exchange.take(part)
         if exchange.received > self.server.limits.body:
-            self._refuse(413)
+            self._refuse(Fault.LARGE_BODY)
         if self.server.buffered > self.server.limits.buffered and not exchange.is_begun:
-            self._refuse(503)
+            self._refuse(Fault.MEMORY)
 
     def on_message_complete(self) -> None:
-        exchange = self._newest
-        if exchange is not None and not self._body_left:
+        exchange, parser = self._newest, self._parser
+        if exchange is not None and parser is not None and not parser.should_upgrade():
             exchange.finish()
             self._newest = None
 
@@ -439,29 +502,31 @@ class _Connection(asyncio.Protocol):
 
     def _read(self, data: bytes) -> bool:
         """Give bytes to the parser; False if nothing after them is read."""
-        if self._body_left:
-            data = self._take_body(data)
-            if not data:
-                return True
-        if self._parser is None:
-            return False
-        self._raw_size += len(data)
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            return self._read(rest) if (rest := data[upgrade.args[0] :]) else True
-        except httptools.HttpParserError:
-            self._fail(self._refused or 400)
-            return False
-        return self._demand_overhead()
+        while self._parser is not None:
+            self._raw_size += len(data)
+            try:
+                self._parser.feed_data(data)
+            except httptools.HttpParserUpgrade as upgrade:
+                data = data[upgrade.args[0] :]
+                self._raw_size = max(self._raw_size - len(data), 0)
+                self._read_over_offer()
+                continue
+            except httptools.HttpParserError:
+                self._fail(self._refused or Fault.MALFORMED)
+                return False
+            return self._demand_overhead()
+        return False
 
-    def _take_body(self, data: bytes) -> bytes:
-        """What is left after the body that the parser does not read for us."""
-        part, rest = data[: self._body_left], data[self._body_left :]
-        self._body_left -= len(part)
-        self.on_body(part)
-        self.on_message_complete()
-        return rest
+    def _read_over_offer(self) -> None:
+        """Read on as if no upgrade had been offered: the parser stops behind such a head, so another takes its body."""
+        exchange = self._newest
+        assert exchange is not None  # noqa: S101 - it offers
+        length = exchange.content_length
+        framed = b"transfer-encoding: chunked" if length is None else b"content-length: %d" % length
+        kept = b"keep-alive" if exchange.keep_alive else b"close"
+        self._head_size = 0  # what is counted of the head below is ours
+        self._parser = httptools.HttpRequestParser(self)
+        self._parser.feed_data(b"POST / HTTP/1.1\r\nconnection: %b\r\n%b\r\n\r\n" % (kept, framed))
 
     def _demand_overhead(self) -> bool:
         """Refuse heads, trailers and chunks of which the parser keeps more than it shows."""
@@ -473,46 +538,45 @@ class _Connection(asyncio.Protocol):
         if self._newest is None and not self._in_head:
             self._raw_size = 0  # the message they belonged to is complete
             return True
-        self._fail(431)
+        self._fail(Fault.LONG_HEAD)
         return False
 
     def _count_head(self, size: int) -> None:
         self._head_size += size
         if self._head_size > self.server.limits.head:
-            self._refuse(431)
+            self._refuse(Fault.LONG_HEAD)
 
-    def _refuse(self, status: int) -> None:
-        self._refused = status
+    def _refuse(self, fault: Fault) -> None:
+        self._refused = fault
         raise ValueError("refused")  # ends the parser's call, which raises to _read
 
     def _check_head(self, exchange: Exchange, *, upgrade: bool) -> None:
         """What the parser leaves open: how long the body is, and what is not supported."""
         hosts = [value for name, value in exchange.headers if name == b"host"]
         if len(hosts) > 1 or not (hosts or exchange.version_1_0):
-            self._refuse(400)
+            self._refuse(Fault.MALFORMED)
         coding = exchange.header(b"transfer-encoding")
         if coding is not None and (coding.lower() != b"chunked" or exchange.version_1_0):
-            self._refuse(501)
+            self._refuse(Fault.UNSUPPORTED)
         length = int(exchange.header(b"content-length") or 0)
         if length > self.server.limits.body:
-            self._refuse(413)
+            self._refuse(Fault.LARGE_BODY)
         exchange.content_length = length if coding is None else None
         exchange.expects = (exchange.header(b"expect") or b"").lower() == b"100-continue"
-        if upgrade:
-            if coding is not None or exchange.method == "CONNECT":
-                self._refuse(501)
-            self._body_left = length
+        if upgrade and exchange.method == "CONNECT":
+            self._refuse(Fault.UNSUPPORTED)
 
-    def _fail(self, status: int) -> None:
+    def _fail(self, fault: Fault) -> None:
         """Answer what cannot be read, after what was asked before it."""
         if self._asked and not self._asked[-1].keep_alive and self._asked[-1].is_complete:
-            self._refused = 400  # bytes after the last request of a connection: nobody waits for an answer
+            self._refused = Fault.MALFORMED  # bytes after the last request of a connection: nobody waits for an answer
             return
         exchange = self._newest
         if exchange is None:
             exchange = Exchange(self, "GET", "", [])
             self._asked.append(exchange)
-        self._refused = exchange.fault = status
+        self._refused = exchange.fault = fault
+        self.server.faults[fault] += 1
         exchange.keep_alive = False
         self._newest = None
 
@@ -528,7 +592,7 @@ class _Connection(asyncio.Protocol):
                 pass
         finally:
             self._is_advancing = False
-        self._pause(paused=len(self._asked) >= _PIPELINED)
+        self._pause(paused=self._is_resting or len(self._asked) >= _PIPELINED)
         self._set_deadline()
 
     def _advance(self, exchange: Exchange) -> bool:
@@ -553,8 +617,8 @@ class _Connection(asyncio.Protocol):
         if not exchange.is_complete:
             return False  # the rest of its body is read and thrown away
         self._asked.popleft()
-        if self.server.is_draining and not self._asked:
-            self.transport.close()
+        if self.server.is_draining:
+            self.close_if_idle()  # its answer had begun before, and did not say so
         return True
 
     def _show(self, exchange: Exchange) -> None:
@@ -567,10 +631,11 @@ class _Connection(asyncio.Protocol):
             step(exchange)
         except Exception:  # a bug of ours must show, and not as a client that waits
             log.exception("cannot answer", target=plain(exchange.target))
+            self.server.faults[Fault.BUG] += 1
             if exchange.is_begun:
                 self.abort()
             else:
-                _tell_fault(exchange, 500)
+                _tell_fault(exchange, Fault.BUG)
 
     def write(self, data: bytes) -> bool:
         """False if the client reads slower than we write. Sent at the end of this turn of the loop, in one piece.
@@ -606,14 +671,21 @@ class _Connection(asyncio.Protocol):
             self.transport.close()
             return
         self.flush()
+        self._linger()
+
+    def _linger(self) -> None:
         self.until_s = time.monotonic() + _LINGER_S
         if self.transport.can_write_eof():
             with contextlib.suppress(OSError, RuntimeError):
                 self.transport.write_eof()
 
     def close_if_idle(self) -> None:
-        """Close unless something is being asked or answered."""
-        if not self._asked and not self._in_head and not self._is_closing:
+        """Close unless something is being asked or answered, or may be within the grace."""
+        if self._asked or self._in_head or self._is_closing:
+            return
+        if self.server.grace_s:
+            self._set_deadline()
+        else:
             self.transport.close()
 
     def abort(self) -> None:
@@ -621,15 +693,38 @@ class _Connection(asyncio.Protocol):
         self._is_closing = True
         self.transport.abort()
 
+    def detach(self) -> asyncio.Transport:
+        """Leave the transport to others."""
+        self.flush()
+        self._is_closing = True
+        self.until_s = _NEVER_S
+        return self.transport
+
     def expire(self) -> None:
         """The client is out of time."""
+        if self._is_blocked:
+            self.server.faults[Fault.UNREAD] += 1
         if self._is_closing or self._is_blocked:
             self.transport.abort()
         elif self._in_head or (self._newest is not None and not self._newest.is_begun):
-            self._fail(408)
+            self._fail(Fault.SLOW_HEAD if self._in_head else Fault.SLOW_BODY)
             self.advance()
         else:
             self.transport.close()
+
+    def sent_away(self, wait_s: float) -> None:
+        """Rest, if it comes again and again before it was told to, and many do."""
+        server, now_s = self.server, time.monotonic()
+        server.sent_away += 1
+        self.early_n = self.early_n + 1 if now_s < self._away_until_s else 0
+        self._away_until_s = now_s + min(wait_s, _REST_MOST_S)
+        if server.is_storm and self.early_n >= _DEAF_N and not self._is_resting:
+            self._is_resting = True
+            asyncio.get_running_loop().call_later(self._away_until_s - now_s, self._wake)
+
+    def _wake(self) -> None:
+        self._is_resting = False
+        self._pause(paused=len(self._asked) >= _PIPELINED)
 
     def _pause(self, *, paused: bool) -> None:
         if paused == self._is_paused or self._is_closing or self.transport.is_closing():
@@ -652,10 +747,16 @@ class _Connection(asyncio.Protocol):
         elif self._in_head:
             self.until_s = min(self.until_s, now_s + limits.head_s)
         else:
-            self.until_s = now_s + limits.idle_s
+            self.until_s = now_s + (self.server.grace_s if self.server.is_draining else limits.idle_s)
 
 
-def _tell_fault(exchange: Exchange, status: int) -> None:
+def _headers_of(fault: Fault) -> Headers:
+    """What an answer of ours says besides its status."""
+    more: Headers = [(b"retry-after", b"1")] if fault.status == 503 else []
+    return [(REASON, fault.word.encode()), *more]
+
+
+def _tell_fault(exchange: Exchange, fault: Fault) -> None:
     exchange.keep_alive = False
-    headers = [(b"retry-after", b"1")] if status == 503 else []
-    exchange.answer(status, b'{"error": "%b"}' % REASONS[status].lower(), headers)
+    body = b'{"error": "%b"}' % REASONS[fault.status].lower()
+    exchange.answer(fault.status, body, _headers_of(fault))

@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import httpx2
 import msgspec
@@ -23,15 +23,33 @@ from lightkube.config.client_adapter import ConnectionParams
 from lightkube.config.kubeconfig import KubeConfig
 from lightkube.core.exceptions import ConfigError
 
-from cardwise.adapters.kube.feed import LIST_TIMEOUT_S, NODES, PODS, follow, list_all, pods_on
-from cardwise.adapters.kube.port import Binding, LeaseRecord, LocalPodEvent, NodeEvent, PodEvent
+from cardwise.adapters.kube.feed import (
+    LIST_TIMEOUT_S,
+    NODES,
+    PODS,
+    follow,
+    list_all,
+    pods_on,
+    services_in,
+    slices_in,
+)
+from cardwise.adapters.kube.port import (
+    Binding,
+    Evictee,
+    LeaseRecord,
+    LocalPodEvent,
+    NodeEvent,
+    PodEvent,
+    ServiceEvent,
+    SliceEvent,
+)
 from cardwise.adapters.kube.shallow import decode_object
-from cardwise.adapters.kube_objects import LocalPod, Node, Pod
-from cardwise.errors import ClusterError, ConflictError, ExpiredError, NotFoundError, UserError
+from cardwise.adapters.kube_objects import Budget, LocalPod, Node, Pod, Workload
+from cardwise.errors import BudgetError, ClusterError, ConflictError, ExpiredError, NotFoundError, UserError
 from cardwise.files import seen
 
 WRITE_TIMEOUT_S = 4.0
-"""Less than the time between a leader's last renewal and the end of its lease, see ``scheduler/leader.py``."""
+"""Less than the time between a leader's last renewal and the end of its lease, see ``adapters/kube/leader.py``."""
 CONNECT_TIMEOUT_S = 3.0
 AT_ONCE = 8
 """Requests at a time. More would each shake hands anew, which costs the API server more than the request itself."""
@@ -41,11 +59,28 @@ STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 """What the API server takes as a name of pods, nodes, leases and namespaces."""
 _DecodedT = TypeVar("_DecodedT")
+_ItemT = TypeVar("_ItemT")
+BUDGET_CAUSE = "DisruptionBudget"
+"""Cause of an eviction's refusal. Source: policy/v1, DisruptionBudgetCause."""
+BUDGETS, WORKLOADS = "/apis/policy/v1/poddisruptionbudgets", "/apis/kueue.x-k8s.io/v1beta2/workloads"
+
+
+class _Cause(msgspec.Struct):
+    reason: str = ""
+
+
+class _Details(msgspec.Struct):
+    causes: list[_Cause] = []
 
 
 class _Status(msgspec.Struct):
     message: str = ""
     reason: str = ""
+    details: _Details | None = None
+
+
+class _Items(msgspec.Struct, Generic[_ItemT]):
+    items: list[_ItemT]
 
 
 class _LeaseMeta(msgspec.Struct, rename="camel"):
@@ -103,6 +138,16 @@ class KubeClient:
         """Pods of one node that have not ended, as :meth:`follow_pods` tells of all."""
         return follow(self, pods_on(_named("node", node)))
 
+    def follow_services(self, namespace: str) -> AsyncIterator[ServiceEvent]:
+        """Services of a namespace, or of all of them if it is empty."""
+        return follow(self, services_in(namespace and _named("namespace", namespace)))
+
+    def follow_slices(self, namespace: str, services: Collection[str] = ()) -> AsyncIterator[SliceEvent]:
+        """EndpointSlices, in the same way; only of these Services where some are named."""
+        for service in services:
+            _named("service", service)
+        return follow(self, slices_in(namespace and _named("namespace", namespace), services))
+
     async def get_local_pod(self, namespace: str, name: str) -> LocalPod:
         """One pod with its containers' states. Raises NotFoundError."""
         return _decode(await self.request("GET", _pod(namespace, name)), LocalPod)
@@ -135,6 +180,18 @@ class KubeClient:
         """See the port."""
         return _lease_record(await self.request("GET", _leases(namespace, name)))
 
+    async def list_budgets(self) -> list[Budget]:
+        """See the port."""
+        return _decode(await self.request("GET", BUDGETS, timeout_s=LIST_TIMEOUT_S), _Items[Budget]).items
+
+    async def list_workloads(self) -> list[Workload]:
+        """See the port."""
+        try:
+            content = await self.request("GET", WORKLOADS, timeout_s=LIST_TIMEOUT_S)
+        except NotFoundError:
+            return []
+        return _decode(content, _Items[Workload]).items
+
     # ---------------------------------------------------------------- writing
 
     async def bind(self, binding: Binding) -> None:
@@ -149,6 +206,12 @@ class KubeClient:
         target = {"apiVersion": "v1", "kind": "Node", "name": binding.node}
         body = {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
         await self.request("POST", f"{_pod(binding.namespace, binding.pod)}/binding", body)
+
+    async def delete_pod(self, namespace: str, name: str, uid: str, grace_s: int) -> None:
+        """See the port."""
+        only = {"uid": uid}
+        body = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": grace_s, "preconditions": only}
+        await self.request("DELETE", _pod(namespace, name), body)
 
     async def annotate_node(self, name: str, annotations: Mapping[str, str | None]) -> None:
         """See the port."""
@@ -178,6 +241,27 @@ class KubeClient:
             return _lease_record(await self.request("POST", _leases(namespace), body))
         metadata["resourceVersion"] = record.version
         return _lease_record(await self.request("PUT", _leases(namespace, name), body))
+
+    async def annotate_pod(self, namespace: str, name: str, uid: str, annotations: Mapping[str, str | None]) -> None:
+        """See the port."""
+        body = {"metadata": {"uid": uid, "annotations": dict(annotations)}}
+        await self.request("PATCH", _pod(namespace, name), body, MERGE_PATCH)
+
+    async def nominate(self, namespace: str, name: str, uid: str, node: str) -> None:
+        """See the port."""
+        body = {"metadata": {"uid": uid}, "status": {"nominatedNodeName": node or None}}
+        await self.request("PATCH", f"{_pod(namespace, name)}/status", body, MERGE_PATCH)
+
+    async def evict(self, evictee: Evictee, *, dry_run: bool = False) -> None:
+        """See the port."""
+        options: dict[str, Any] = {"preconditions": {"uid": evictee.uid}}
+        if evictee.grace_s is not None:
+            options["gracePeriodSeconds"] = evictee.grace_s
+        if dry_run:
+            options["dryRun"] = ["All"]
+        metadata = {"name": evictee.name, "namespace": evictee.namespace}
+        body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata, "deleteOptions": options}
+        await self.request("POST", f"{_pod(evictee.namespace, evictee.name)}/eviction", body)
 
     # ---------------------------------------------------------------- HTTP
 
@@ -294,10 +378,14 @@ _KINDS: dict[int, type[ClusterError]] = {
 def _raise_for(status: int, content: bytes, what: str) -> None:
     if status < HTTPStatus.BAD_REQUEST:
         return
+    causes: list[_Cause] = []
     try:
-        told = decode_object(content, _Status).message
+        answer = decode_object(content, _Status)
+        told, causes = answer.message, answer.details.causes if answer.details else []
     except msgspec.DecodeError:
         told = content[:200].decode(errors="replace")
+    if status == HTTPStatus.TOO_MANY_REQUESTS and any(each.reason == BUDGET_CAUSE for each in causes):
+        raise BudgetError(f"{what}: {status}: {told}", retry=True)
     retry = status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR
     raise _KINDS.get(status, ClusterError)(f"{what}: {status}: {told}", retry=retry)
 

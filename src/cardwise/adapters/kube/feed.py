@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
@@ -19,7 +19,7 @@ import msgspec
 from cardwise.adapters import wire
 from cardwise.adapters.kube.port import All, Gone, Listing, Lost, Put
 from cardwise.adapters.kube.shallow import decode_object
-from cardwise.adapters.kube_objects import LocalPod, Node, Pod
+from cardwise.adapters.kube_objects import EndpointSlice, LocalPod, Node, Pod, Service
 from cardwise.errors import ClusterError, ExpiredError
 
 PAGE = 500
@@ -29,7 +29,7 @@ IDLE_S = 120.0
 """The API server sends a bookmark about every minute: silence for twice as long means that the connection is dead."""
 BACKOFF_FIRST_S, BACKOFF_MOST_S = 0.2, 15.0
 
-_ObjectT = TypeVar("_ObjectT", Pod, LocalPod, Node)
+_ObjectT = TypeVar("_ObjectT", Pod, LocalPod, Node, Service, EndpointSlice)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,7 @@ class Resource(Generic[_ObjectT]):
     path: str
     kind: type[_ObjectT]
     field_selector: str = ""
+    label_selector: str = ""
 
 
 PODS = Resource("/api/v1/pods", Pod, "status.phase!=Succeeded,status.phase!=Failed")
@@ -48,6 +49,22 @@ NODES = Resource("/api/v1/nodes", Node)
 def pods_on(node: str) -> Resource[LocalPod]:
     """Pods of one node that have not ended."""
     return Resource("/api/v1/pods", LocalPod, f"spec.nodeName={node},{PODS.field_selector}")
+
+
+def services_in(namespace: str) -> Resource[Service]:
+    """Services of a namespace; of all of them if it is empty."""
+    return Resource(f"/api/v1/{_within(namespace)}services", Service)
+
+
+def slices_in(namespace: str, services: Collection[str] = ()) -> Resource[EndpointSlice]:
+    """EndpointSlices of a namespace, or of all of them if it is empty; only of these Services where some are named."""
+    path = f"/apis/discovery.k8s.io/v1/{_within(namespace)}endpointslices"
+    named = f"{wire.LABEL_SERVICE_NAME} in ({','.join(sorted(services))})" if services else ""
+    return Resource(path, EndpointSlice, label_selector=named)
+
+
+def _within(namespace: str) -> str:
+    return f"namespaces/{namespace}/" if namespace else ""
 
 
 class Transport(Protocol):
@@ -189,4 +206,5 @@ async def _lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 
 def _selector(resource: Resource[_ObjectT]) -> dict[str, str]:
-    return {"fieldSelector": resource.field_selector} if resource.field_selector else {}
+    told = {"fieldSelector": resource.field_selector, "labelSelector": resource.label_selector}
+    return {name: selector for name, selector in told.items() if selector}

@@ -6,11 +6,11 @@ ConflictError, ExpiredError, and ClusterError that says whether to try again.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
-from cardwise.adapters.kube_objects import LocalPod, Node, Pod
+from cardwise.adapters.kube_objects import Budget, EndpointSlice, LocalPod, Node, Pod, Service, Workload
 
 _ObjectT = TypeVar("_ObjectT")
 
@@ -51,6 +51,8 @@ class Lost:
 PodEvent: TypeAlias = All[Pod] | Put[Pod] | Gone[Pod] | Listing | Lost
 LocalPodEvent: TypeAlias = All[LocalPod] | Put[LocalPod] | Gone[LocalPod] | Listing | Lost
 NodeEvent: TypeAlias = All[Node] | Put[Node] | Gone[Node] | Listing | Lost
+ServiceEvent: TypeAlias = All[Service] | Put[Service] | Gone[Service] | Listing | Lost
+SliceEvent: TypeAlias = All[EndpointSlice] | Put[EndpointSlice] | Gone[EndpointSlice] | Listing | Lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,40 @@ class ClusterPort(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Evictee:
+    """A pod to evict, this very one. grace_s: at most so long it may take to end; None: as the pod says itself."""
+
+    namespace: str
+    name: str
+    uid: str
+    grace_s: int | None = None
+
+
+class EvictingPort(ClusterPort, Protocol):
+    """What a controller needs besides, that makes pods go."""
+
+    async def annotate_pod(self, namespace: str, name: str, uid: str, annotations: Mapping[str, str | None]) -> None:
+        """Set annotations of this very pod, or remove those that are None. Raises ConflictError if it is another."""
+        ...
+
+    async def nominate(self, namespace: str, name: str, uid: str, node: str) -> None:
+        """Say in the pod's status where it will most likely go; nowhere if ``node`` is empty."""
+        ...
+
+    async def evict(self, evictee: Evictee, *, dry_run: bool = False) -> None:
+        """Evict a pod. Raises BudgetError if a PodDisruptionBudget forbids it, NotFoundError, ConflictError."""
+        ...
+
+    async def list_budgets(self) -> list[Budget]:
+        """All PodDisruptionBudgets."""
+        ...
+
+    async def list_workloads(self) -> list[Workload]:
+        """Kueue's Workloads; none where Kueue is not installed."""
+        ...
+
+
 class NodePort(Protocol):
     """What the agent of one node needs of a cluster."""
 
@@ -132,6 +168,10 @@ class NodePort(Protocol):
 
     async def get_local_pod(self, namespace: str, name: str) -> LocalPod:
         """One pod as it is now. Raises NotFoundError."""
+        ...
+
+    async def delete_pod(self, namespace: str, name: str, uid: str, grace_s: int) -> None:
+        """Delete this very pod. Raises NotFoundError if it is gone, ConflictError if another has its name by now."""
         ...
 
     async def get_node(self, name: str) -> Node:
@@ -156,4 +196,16 @@ class NodePort(Protocol):
 
     async def write_lease(self, namespace: str, name: str, record: LeaseRecord) -> LeaseRecord:
         """Create a Lease or replace the version that was read. Raises ConflictError."""
+        ...
+
+
+class EndpointPort(Protocol):
+    """What a gateway needs of a cluster."""
+
+    def follow_services(self, namespace: str) -> AsyncIterator[ServiceEvent]:
+        """Services of a namespace, or of all of them if it is empty, for ever."""
+        ...
+
+    def follow_slices(self, namespace: str, services: Collection[str] = ()) -> AsyncIterator[SliceEvent]:
+        """EndpointSlices, in the same way; only of these Services where some are named."""
         ...

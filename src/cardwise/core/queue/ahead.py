@@ -15,7 +15,7 @@ _NEWEST_SHARE = 0.2
 _FULL_SHARE = 0.75
 """Rows that make a batch full enough to learn from: requests of several rows do not always fill the last places."""
 AHEAD_SHARE, AHEAD_MOST_S = 0.15, 0.003
-"""How early: of a full batch's time, and at most. Set on the emulated device of 4 + 0.35 b ms, where 1.5 ms were lost."""
+"""How early: of a full batch's time, and at most. Set on the emulated device of 4 + 0.35 b ms, which lost 1.5 ms."""
 
 
 class Ahead:

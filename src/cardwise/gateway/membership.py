@@ -1,0 +1,55 @@
+"""Keeps a service's replicas as its cluster's endpoints are.
+
+Refuses to hurry where an endpoint is missing: one that moves from a slice to another may be in neither for a moment.
+One that is told to be terminating drains at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cardwise.adapters.endpoints import Place, State
+from cardwise.gateway.members import Members
+from cardwise.gateway.replicas import Replica
+
+MISSING_S = 1.0
+"""How long an endpoint may be in no slice before its replica drains. The EndpointSlice controller writes the slices of
+one move within milliseconds; until then probes and requests tell whether the replica is there."""
+
+
+class Membership:
+    """Of one service."""
+
+    def __init__(self, members: Members) -> None:
+        """Of these members, who are its own to add and remove."""
+        self._members = members
+        self._replicas: dict[Place, Replica] = {}
+        self._missing: dict[Place, float] = {}
+
+    def hear(self, places: Mapping[Place, State], now_s: float) -> None:
+        """All endpoints, as they are now."""
+        for place, state in places.items():
+            self._missing.pop(place, None)
+            self._put(place, state)
+        for place in self._replicas:
+            if place not in places:
+                self._missing.setdefault(place, now_s)
+
+    def tick(self, now_s: float) -> None:
+        """Let those drain that have been missing for long enough."""
+        for place in [each for each, since_s in self._missing.items() if now_s - since_s >= MISSING_S]:
+            del self._missing[place]
+            self._members.leave(self._replicas.pop(place))
+
+    def _put(self, place: Place, state: State) -> None:
+        replica = self._replicas.get(place)
+        if replica is None:
+            if state is State.READY:
+                self._replicas[place] = self._members.join(place.url)
+        elif state is State.READY:
+            self._members.work(replica)
+        elif state is State.WAITING:
+            self._members.rest(replica)
+        else:
+            del self._replicas[place]
+            self._members.leave(replica)
