@@ -148,6 +148,20 @@ def test_two_replicas_of_a_service_run_on_two_nodes(cw):
     assert cw.bound("a").node != cw.bound("b").node
 
 
+def test_an_engines_share_is_a_variable_at_admission_and_a_number_of_the_chosen_card_with_the_binding(cw, webhook):
+    """Case C36."""
+    cw.node("n0", card(model="A100", memory_mib=81920))
+    engine = {"name": "app", "image": "none", "args": ["serve", "m", "--gpu-memory-utilization", "0.9"]}
+    spec = {"containers": [{**engine, "resources": {"limits": asks(8192)}}]}
+    cw.pod("p", spec=spec, annotations={wire.ANNOTATION_ENGINE: "vllm"})
+    cw.bound("p")
+    made = cw.get("p")
+    assert made["spec"]["containers"][0]["args"] == ["serve", "m", "--gpu-memory-utilization=$(CARDWISE_ENGINE_SHARE)"]
+    assert made["metadata"]["annotations"][wire.ANNOTATION_ENGINE_SHARE] == "0.0937"
+    (event,) = wait_for(lambda: cw.events("p", "CardwiseEngineShare"))
+    assert "0.0937 of what it sees of its card, instead of --gpu-memory-utilization 0.9" in event
+
+
 # ---------------------------------------------------------------- what is refused
 
 

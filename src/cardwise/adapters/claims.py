@@ -21,6 +21,7 @@ from cardwise.adapters.dump import service_of
 from cardwise.adapters.faults import Faults
 from cardwise.adapters.kube_objects import Container, Pod
 from cardwise.adapters.quantity import MAX_MILLI, MIB
+from cardwise.core.capacity.engines import ENGINES
 from cardwise.core.claim import Claim, ContainerAsk, LatencyClass, Stage
 from cardwise.core.request import Isolation, Shape, WorkloadClass
 from cardwise.errors import UserError
@@ -45,6 +46,7 @@ _BOOLEANS = {"true": True, "false": False}
 _LIMITS = {"hard": True, "soft": False}
 _LATENCIES = {each.value: each for each in LatencyClass}
 _WORKLOADS = {each.value: each for each in WorkloadClass}
+_ENGINES = {name: name for name in ENGINES}
 
 
 def claim_of(pod: Pod) -> Claim:
@@ -66,7 +68,15 @@ def read_faulty(pod: Pod, faults: Faults) -> Claim:
     """What the pod asks for as far as it can be read; what is wrong with it is added to ``faults``."""
     read = _Annotations(pod, faults)
     wanted, unwanted = read.wanted(), read.unwanted()
-    allowed = Shape(0, models=wanted, unwanted_models=unwanted, isolation=read.modes(), binding=read.binding())
+    latency = read.one_of(wire.ANNOTATION_CLASS, _LATENCIES, LatencyClass.SENSITIVE)
+    allowed = Shape(
+        0,
+        models=wanted,
+        unwanted_models=unwanted,
+        isolation=read.modes(),
+        binding=read.binding(),
+        oversubscribe=read.oversubscribe(latency),
+    )
     asks = [ask for ask in _asks(pod, allowed, faults) if ask.shape.cards]
     claim = Claim(
         uid=pod.metadata.uid or pod.name,
@@ -80,7 +90,10 @@ def read_faulty(pod: Pod, faults: Faults) -> Claim:
         workload=read.one_of(wire.ANNOTATION_WORKLOAD, _WORKLOADS, WorkloadClass.INFERENCE),
         mixes=read.boolean(wire.ANNOTATION_MIX),
         model_key=pod.metadata.annotations.get(wire.ANNOTATION_MODEL, ""),
-        latency=read.one_of(wire.ANNOTATION_CLASS, _LATENCIES, LatencyClass.SENSITIVE),
+        latency=latency,
+        engine=read.one_of(wire.ANNOTATION_ENGINE, _ENGINES, ""),
+        priority=pod.spec.priority or 0,
+        preemptible=read.preemptible(latency),
     )
     read.processes()
     _tell_misspelt(pod, faults)
@@ -115,7 +128,8 @@ def _asks(pod: Pod, allowed: Shape, faults: Faults) -> Iterable[ContainerAsk]:
             told = f"{names} for a part of a card, but 0 cards are asked; write {wire.GPU}: 1, or remove both"
             faults.add(f"container {container.name}: {told}")
         faults.add_each(unclear, partial(_of_container, container.name))
-        yield ContainerAsk(container.name, stage, _shape(ask, allowed))
+        lends = allowed.oversubscribe and stage is not Stage.INIT and not ask.whole
+        yield ContainerAsk(container.name, stage, _shape(ask, replace(allowed, oversubscribe=lends)))
 
 
 def _of_container(container: str, fault: str) -> str:
@@ -150,12 +164,25 @@ def _tell_misspelt(pod: Pod, faults: Faults) -> None:
     faults.add_each([key for key in sorted(pod.metadata.annotations) if _is_wrong(key)], _no_annotation)
 
 
+_WRITTEN = frozenset(
+    {
+        wire.ANNOTATION_ALLOC,
+        wire.ANNOTATION_ENGINE_SHARE,
+        wire.ANNOTATION_ENGINE_BEFORE,
+        wire.ANNOTATION_NOMINATED,
+        wire.ANNOTATION_PREEMPTED_FOR,
+        wire.ANNOTATION_PREEMPTED_BY,
+    }
+)
+"""Annotations of pods that cardwise writes."""
+
+
 def _no_resource(container: str, name: str) -> str:
     return f"container {container}: no resource is called {name}{_hint(name, wire.READ_RESOURCES)}"
 
 
 def _is_wrong(key: str) -> bool:
-    known = key in wire.POD_ANNOTATIONS or key == wire.ANNOTATION_ALLOC
+    known = key in wire.POD_ANNOTATIONS or key in _WRITTEN
     return key in wire.READ_RESOURCES or (key.startswith("cardwise.dev/") and not known)
 
 
@@ -209,6 +236,23 @@ class _Annotations:
 
     def binding(self) -> bool:
         return self.one_of(wire.ANNOTATION_LIMITS, _LIMITS, otherwise=False)
+
+    def oversubscribe(self, latency: LatencyClass) -> bool:
+        """Whether the pod's slices may be of lent memory: best-effort ones only (SPEC E1)."""
+        wanted = self.boolean(key := wire.ANNOTATION_OVERSUBSCRIBE)
+        if wanted and latency is not LatencyClass.BEST_EFFORT:
+            told = f"only best-effort pods are lent memory; write {wire.ANNOTATION_CLASS}: best-effort, or leave it out"
+            self._faults.add(f"annotation {key}: {told}")
+        return wanted and latency is LatencyClass.BEST_EFFORT
+
+    def preemptible(self, latency: LatencyClass) -> bool:
+        """Whether the pod may have to go for another: best-effort ones, unless they say no (SPEC E3)."""
+        best_effort = latency is LatencyClass.BEST_EFFORT
+        wanted = self.one_of(key := wire.ANNOTATION_PREEMPTIBLE, _BOOLEANS, otherwise=best_effort)
+        if wanted and not best_effort:
+            told = f"only best-effort pods are preempted; write {wire.ANNOTATION_CLASS}: best-effort, or leave it out"
+            self._faults.add(f"annotation {key}: {told}")
+        return wanted and best_effort
 
     def modes(self) -> frozenset[Isolation]:
         names = self._list(wire.ANNOTATION_ISOLATION)

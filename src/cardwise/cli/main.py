@@ -27,6 +27,8 @@ COMMANDS = (
     "agent",
     "mig",
     "up",
+    "fit",
+    "plan",
     "explain",
     "advise",
     "engine",

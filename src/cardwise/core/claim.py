@@ -45,6 +45,8 @@ class Claim:
     uid: unique over time, unlike ``name`` ("namespace/name").
     asks: of the containers that ask for cards, in the order in which they start.
     cpu_milli, host_memory_mib: what kube-scheduler counts for the pod.
+    engine: the inference engine in it, a name of :mod:`cardwise.core.capacity.engines`; empty if none is told.
+    priority: Kubernetes', of the pod's class. preemptible: may have to go for a pod of higher priority (SPEC E3).
     The rest: see :class:`PodRequest`.
     """
 
@@ -60,6 +62,9 @@ class Claim:
     mixes: bool = False
     model_key: str = ""
     latency: LatencyClass = LatencyClass.SENSITIVE
+    engine: str = ""
+    priority: int = 0
+    preemptible: bool = False
 
     @property
     def running_asks(self) -> tuple[ContainerAsk, ...]:

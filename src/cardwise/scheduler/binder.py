@@ -16,6 +16,7 @@ from cardwise.adapters import wire
 from cardwise.adapters.allocations import decode, encode
 from cardwise.adapters.claims import claim_of
 from cardwise.adapters.extender_v1 import ExtenderBindingArgs
+from cardwise.adapters.kube.events import event
 from cardwise.adapters.kube.feed import backoff_s
 from cardwise.adapters.kube.port import Binding, ClusterPort
 from cardwise.core.allocation import Allocation
@@ -23,6 +24,7 @@ from cardwise.core.claim import Claim
 from cardwise.core.ledger import Ledger
 from cardwise.core.reasons import Reason
 from cardwise.errors import ClusterError, NotFoundError, UserError
+from cardwise.scheduler.engines import NO_SHARE, granted_share, share_words
 from cardwise.scheduler.extender import Extender
 
 log = structlog.get_logger()
@@ -42,6 +44,7 @@ class Binder:
     bound: int = 0
     refused: int = 0
     _unsettled: set[asyncio.Task[None]] = field(default_factory=set)
+    _telling: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def bind(self, args: ExtenderBindingArgs) -> str:
         """Bind a pod to the picked node. Returns an empty text, or why not."""
@@ -76,9 +79,11 @@ class Binder:
         return claim_of(pod)
 
     async def _write(self, args: ExtenderBindingArgs, claim: Claim, allocation: Allocation) -> str:
-        annotations, labels = {}, {}
+        annotations, labels, share = {}, {}, self._share(claim, allocation)
         if claim.asks:
             annotations = {wire.ANNOTATION_ALLOC: encode(allocation)}
+            if share is not None:
+                annotations[wire.ANNOTATION_ENGINE_SHARE] = share
             labels = {wire.LABEL_BOUND: "true", wire.LABEL_LIMITS: "hard" if self.ledger.binds(allocation) else "soft"}
         binding = Binding(args.pod_namespace, args.pod_name, args.pod_uid, args.node, annotations, labels)
         settled = False
@@ -91,7 +96,40 @@ class Binder:
             if not settled and args.pod_uid in self.ledger.under_way and not self._is_being_settled(args.pod_uid):
                 self._settle_later(args, allocation)  # cancelled in the middle: what was written is not known
         self.ledger.confirm(claim.uid)
+        if share is not None:
+            self._tell_later(args, claim, share)
         return ""
+
+    # ---------------------------------------------------------------- engines
+
+    def _share(self, claim: Claim, allocation: Allocation) -> str | None:
+        """What the pod's engine is told; None without one."""
+        cards = {card.uuid: card for card in self.ledger.nodes[allocation.node].cards}
+        return granted_share(claim, allocation, cards)
+
+    def _tell_later(self, args: ExtenderBindingArgs, claim: Claim, share: str) -> None:
+        """The pod's event, beside the next binding: nobody waits for it."""
+        task = asyncio.get_running_loop().create_task(self._tell(args, claim, share))
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
+
+    async def _tell(self, args: ExtenderBindingArgs, claim: Claim, share: str) -> None:
+        about = {"kind": "Pod", "namespace": args.pod_namespace, "name": args.pod_name, "uid": args.pod_uid}
+        try:
+            pod = await self.port.get_pod(args.pod_namespace, args.pod_name)
+            before = pod.metadata.annotations.get(wire.ANNOTATION_ENGINE_BEFORE, "")
+            text, warning = share_words(claim, share, before), share == NO_SHARE
+            told = event(
+                {**about, "apiVersion": "v1"},
+                "CardwiseEngineShare",
+                text,
+                component="cardwise",
+                namespace=args.pod_namespace,
+                warning=warning,
+            )
+            await self.port.post_event(told, args.pod_namespace)
+        except ClusterError as exc:
+            log.warning("an event could not be written", pod=claim.name, why=str(exc))
 
     # ---------------------------------------------------------------- answers that were lost
 

@@ -61,7 +61,8 @@ class Extender:
         result = ExtenderFilterResult(
             failed_and_unresolvable_nodes={name: Reason(Code.NODE_UNKNOWN).short for name in names if name not in index}
         )
-        found = self._offer(claim, known)
+        with self.ledger.asking(*self._waits(claim.uid)):  # what is kept for it is free for it
+            found = self._offer(claim, known)
         result.node_names = [self.ledger.cluster.node_names[i] for i in found.ranked]
         words = {code: self._words(code, claim) for code in set(found.refused.values())}
         for node_idx, code in found.refused.items():
@@ -90,10 +91,15 @@ class Extender:
     def fits_now(self, claim: Claim, nodes: Sequence[str]) -> str | None:
         """One of these nodes that would take the pod now, if there is one."""
         known = [name for name in nodes if name in self.ledger.cluster.node_idx]
-        found = self._plain(claim, known, 1)
+        with self.ledger.asking(*self._waits(claim.uid)):
+            found = self._plain(claim, known, 1)
         return self.ledger.cluster.node_names[found.ranked[0]] if found.ranked else None
 
     # ---------------------------------------------------------------- inside
+
+    def _waits(self, uid: str) -> tuple[str, ...]:
+        """The pod, if something is kept for it."""
+        return (uid,) if uid in self.ledger.nominated and not self.ledger.knows(uid) else ()
 
     def _offer(self, claim: Claim, names: list[str]) -> Offer:
         """The offer as if likely pods were there; nodes that only they would fill come last."""

@@ -25,6 +25,7 @@ from cardwise.core.ledger import Ledger
 from cardwise.process import end_if_failed, until_stopped
 from cardwise.scheduler.binder import Binder
 from cardwise.scheduler.certificates import Certificates
+from cardwise.scheduler.engines import EnginePolicy, Rules, memories_of
 from cardwise.scheduler.extender import Extender
 from cardwise.scheduler.heartbeats import Heartbeats
 from cardwise.scheduler.server import Parts, Server, serve
@@ -67,7 +68,9 @@ class Scheduler:
         binder = Binder(port, ledger, extender, why_not)
         waking = Waking(port, ledger, extender, watching, lambda: leader.leads)
         heartbeats = Heartbeats(port, ledger, settings.namespace, time.monotonic)
-        return cls(settings, Parts(port, ledger, watching, extender, binder, why_not), leader, waking, heartbeats)
+        rules = Rules(EnginePolicy(settings.engine_policy), memories_of(ledger))
+        parts = Parts(port, ledger, watching, extender, binder, why_not, rules)
+        return cls(settings, parts, leader, waking, heartbeats)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[tuple[int, int]]:

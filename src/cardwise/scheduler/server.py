@@ -9,7 +9,7 @@ from __future__ import annotations
 import ssl
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import msgspec
@@ -27,6 +27,7 @@ from cardwise.errors import ClusterError, NotFoundError, UserError
 from cardwise.files import plain
 from cardwise.scheduler import telling, webhook
 from cardwise.scheduler.binder import Binder
+from cardwise.scheduler.engines import Rules
 from cardwise.scheduler.extender import Extender
 
 log = structlog.get_logger()
@@ -41,7 +42,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @dataclass(slots=True)
 class Parts:
-    """What the server speaks for. ready: None, or why this replica is not ready to decide."""
+    """What the server speaks for. ready: None, or why this replica is not ready to decide. rules: of admission."""
 
     port: ClusterPort
     ledger: Ledger
@@ -49,6 +50,7 @@ class Parts:
     extender: Extender
     binder: Binder
     ready: Callable[[], str | None]
+    rules: Rules = field(default_factory=Rules)
 
 
 class Server:
@@ -91,7 +93,7 @@ class Server:
         return app
 
     def webhook_app(self) -> web.Application:
-        """Admission. Any replica answers it: it needs no state."""
+        """Admission. Any replica answers it: it needs no state but the cards' sizes, and is careful without them."""
         app = web.Application(client_max_size=MOST_BODY)
         app.add_routes([web.post("/admit", self._timed("admit", self._admit)), web.get("/healthz", _alive)])
         return app
@@ -113,7 +115,8 @@ class Server:
         return _json(ExtenderBindingResult(error))
 
     async def _admit(self, request: web.Request) -> web.Response:
-        return web.Response(body=webhook.review(await request.read()), content_type="application/json")
+        answer = webhook.review(await request.read(), self._parts.rules)
+        return web.Response(body=answer, content_type="application/json")
 
     # ---------------------------------------------------------------- answers
 

@@ -58,7 +58,8 @@ def _asked_everywhere(ledger: Ledger, claim: Claim) -> Offer:
     """What ``filter`` would answer if kube-scheduler offered all nodes."""
     asked = replace(claim, uid=f"{claim.uid} asked")  # the pod may hold cards already
     total = ledger.cluster.nodes_total
-    return offer(ledger.policy(claim), asked, np.arange(total), total)
+    with ledger.asking(*(() if ledger.knows(claim.uid) else (claim.uid,))):  # what is kept for it is free for it
+        return offer(ledger.policy(claim), asked, np.arange(total), total)
 
 
 def _counts(found: Offer) -> list[tuple[Code, int]]:
@@ -90,6 +91,8 @@ def state(ledger: Ledger, pending: dict[str, Claim], waiting: dict[str, Claim]) 
                 "model": card.model,
                 "memory_total_mib": card.memory_mib,
                 "memory_free_mib": int(cluster.memory_free_mib[i, p]),
+                "memory_lent_mib": int(cluster.memory_lent_mib[i, p]),
+                "memory_lent_free_mib": int(cluster.memory_lent_free_mib[i, p]),
                 "compute_free_pct": int(cluster.compute_free_milli[i, p]) / MILLI_PER_PCT,
                 "healthy": bool(cluster.card_healthy[i, p]),
                 "slices": _slices(ledger, name, card.uuid),
@@ -124,6 +127,7 @@ def _slices(ledger: Ledger, node: str, uuid: str) -> list[dict[str, Any]]:
             "pod": pod.claim.name,
             "container": container,
             "memory_mib": share.memory_mib,
+            "memory_lent_mib": share.lent_mib,
             "compute_pct": share.compute_pct,
         }
         for pod in _with_allocation(ledger, node)
@@ -147,6 +151,7 @@ def _ask(container: str, stage: str, request: PodRequest) -> dict[str, Any]:
         "memory_mib": shape.memory_mib,
         "memory_pct": shape.memory_milli // MILLI_PER_PCT,
         "compute_pct": shape.compute_milli // MILLI_PER_PCT,
+        "oversubscribe": shape.oversubscribe,
         "models": sorted(shape.models),
         "unwanted_models": sorted(shape.unwanted_models),
     }
@@ -166,6 +171,8 @@ def _node(view: NodeView) -> dict[str, Any]:
                 "reason": _reason(card.reason),
                 "memory_free_mib": card.memory_free_mib,
                 "memory_total_mib": card.memory_total_mib,
+                "memory_lent_mib": card.memory_lent_mib,
+                "memory_lent_free_mib": card.memory_lent_free_mib,
                 "compute_free_pct": card.compute_free_milli / MILLI_PER_PCT,
                 "compute_used_share": card.compute_used_share if math.isfinite(card.compute_used_share) else None,
                 "slices": card.slices,

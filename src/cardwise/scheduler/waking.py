@@ -57,6 +57,7 @@ class Waking:
         """Look once a second, until cancelled."""
         while True:
             await asyncio.sleep(PERIOD_S)
+            self.ledger.expire(self.watching.now_s())
             if self.leads() and self.watching.synced:
                 try:
                     await self.wake()

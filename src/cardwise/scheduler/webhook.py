@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -22,12 +23,17 @@ from cardwise.adapters.kube_objects import Container, Pod
 from cardwise.core.claim import Claim
 from cardwise.errors import UserError
 from cardwise.files import seen
+from cardwise.scheduler.engines import SHARE_ENV, SHARE_PATH, Rules, Told, tell_engine
 
 JSON_PATCH = "JSONPatch"
 KINDS = ("initContainers", "containers")
 Patch = list[dict[str, Any]]
 _ALLOC_PATH = f"metadata.annotations['{wire.ANNOTATION_ALLOC}']"
 _ALLOC_ENV = {"name": wire.ENV_ALLOC, "valueFrom": {"fieldRef": {"fieldPath": _ALLOC_PATH}}}
+_OWN_ENV = {wire.ENV_ALLOC: _ALLOC_PATH, wire.ENV_ENGINE_SHARE: SHARE_PATH}
+"""Variables that cardwise alone sets, and the annotation of each."""
+MOST_WARNING = 256
+"""Characters of a warning; clients cut longer ones. Source: Kubernetes, "Dynamic Admission Control"."""
 
 
 class _FieldRef(msgspec.Struct, rename="camel"):
@@ -44,10 +50,11 @@ class _Env(msgspec.Struct, rename="camel"):
     value_from: _ValueFrom | None = None
 
     @property
-    def is_ours(self) -> bool:
-        """True for the variable as we write it, with what the API server adds: the pod was admitted before."""
+    def is_forged(self) -> bool:
+        """True for a variable of ours that is not as we write it; the API server may have added something to it."""
         from_field = self.value_from.field_ref if self.value_from else None
-        return from_field is not None and from_field.field_path == _ALLOC_PATH and not self.value
+        ours = from_field is not None and from_field.field_path == _OWN_ENV.get(self.name) and not self.value
+        return self.name in _OWN_ENV and not ours
 
 
 class _Request(msgspec.Struct):
@@ -59,19 +66,32 @@ class _Review(msgspec.Struct):
     request: _Request
 
 
-def review(body: bytes) -> bytes:
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """The changes that make a pod ours, and what whoever created it should know."""
+
+    patch: Patch
+    warnings: tuple[str, ...] = ()
+
+
+_UNTOLD = Rules()
+
+
+def review(body: bytes, rules: Rules = _UNTOLD) -> bytes:
     """Answer an ``admission.k8s.io/v1`` AdmissionReview of a pod; what is none of a pod is denied."""
     response: dict[str, Any] = {"uid": "", "allowed": False}
     try:
         request = _request(body)
         response["uid"] = request.uid
-        patch = _patch(request)
+        admitted = _admitted(request, rules)
     except UserError as error:
         response["status"] = {"code": 400, "reason": "Invalid", "message": f"cardwise: {error}"}
     else:
         response["allowed"] = True
-        if patch:
-            encoded = base64.b64encode(msgspec.json.encode(patch)).decode()
+        if admitted.warnings:
+            response["warnings"] = [f"cardwise: {each}"[:MOST_WARNING] for each in admitted.warnings]
+        if admitted.patch:
+            encoded = base64.b64encode(msgspec.json.encode(admitted.patch)).decode()
             response |= {"patchType": JSON_PATCH, "patch": encoded}
     return msgspec.json.encode({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response})
 
@@ -83,13 +103,13 @@ def _request(body: bytes) -> _Request:
         raise UserError(f"not an AdmissionReview of a pod: {exc}") from exc
 
 
-def _patch(request: _Request) -> Patch:
+def _admitted(request: _Request, rules: Rules) -> Admitted:
     raw = _without_nulls(request.object)
     try:
         pod = msgspec.convert(raw, Pod)
     except msgspec.ValidationError as exc:
         raise UserError(f"not an AdmissionReview of a pod: {exc}") from exc
-    return admit(pod, raw)
+    return admit_with(pod, raw, rules)
 
 
 def _without_nulls(value: Any, levels: int = DEEPEST) -> Any:  # noqa: ANN401 - whatever was sent
@@ -105,27 +125,43 @@ def _without_nulls(value: Any, levels: int = DEEPEST) -> Any:  # noqa: ANN401 - 
 
 
 def admit(pod: Pod, raw: Mapping[str, Any]) -> Patch:
+    """As :func:`admit_with`, where neither rules nor warnings matter."""
+    return admit_with(pod, raw, _UNTOLD).patch
+
+
+def admit_with(pod: Pod, raw: Mapping[str, Any], rules: Rules) -> Admitted:
     """The changes that make a pod ours; none for a pod without an ask. Raises UserError that tells every fault."""
     faults = Faults()
     claim = read_faulty(pod, faults)
     _tell_forbidden(pod, raw, claim, faults)
+    engine = tell_engine(claim, pod.metadata.annotations, _spec(raw).get("containers") or (), rules, faults)
     if told := faults.lines():
         raise UserError("; ".join(told))
     if not claim.asks:
-        return []
+        return Admitted([])
     patch: Patch = []
     if pod.spec.scheduler_name in {"", wire.DEFAULT_SCHEDULER}:
         patch.append({"op": "add", "path": "/spec/schedulerName", "value": wire.SCHEDULER_NAME})
     for kind in KINDS:
         for i, container in enumerate(_spec(raw).get(kind) or ()):
-            patch += _container_patch(f"/spec/{kind}/{i}", container)
-    return patch
+            ours = engine if engine and kind == "containers" and container.get("name") == engine.container else None
+            patch += _container_patch(f"/spec/{kind}/{i}", container, ours)
+    if engine is None:
+        return Admitted(patch)
+    if engine.before:
+        path = f"/metadata/annotations/{wire.ANNOTATION_ENGINE_BEFORE.replace('/', '~1')}"
+        patch.append({"op": "add", "path": path, "value": engine.before})
+    return Admitted(patch, tuple(engine.warnings))
 
 
 def _tell_forbidden(pod: Pod, raw: Mapping[str, Any], claim: Claim, faults: Faults) -> None:
     """What nobody but cardwise may write, and what takes the decision out of its hands."""
-    if wire.ANNOTATION_ALLOC in pod.metadata.annotations:
-        faults.add(f"annotation {wire.ANNOTATION_ALLOC}: is written by the scheduler alone; remove it")
+    for key in (wire.ANNOTATION_ALLOC, wire.ANNOTATION_ENGINE_SHARE):
+        if key in pod.metadata.annotations:
+            faults.add(f"annotation {key}: is written by the scheduler alone; remove it")
+    for key in (wire.ANNOTATION_NOMINATED, wire.ANNOTATION_PREEMPTED_FOR, wire.ANNOTATION_PREEMPTED_BY):
+        if key in pod.metadata.annotations:
+            faults.add(f"annotation {key}: is written by the controller alone; remove it")
     if not claim.asks:
         return
     if pod.spec.node_name:
@@ -144,17 +180,19 @@ def _env_fault(container: Mapping[str, Any]) -> str:
         env = msgspec.convert(container.get("env") or [], list[_Env])
     except msgspec.ValidationError as exc:
         return f"container {container.get('name')}: env: {exc}; write a list of names with their values"
-    if any(each.name == wire.ENV_ALLOC and not each.is_ours for each in env):
-        return f"container {container.get('name')}: env {wire.ENV_ALLOC} is set by cardwise; remove it"
-    return ""
+    forged = " and ".join(dict.fromkeys(each.name for each in env if each.is_forged))
+    return f"container {container.get('name')}: env {forged} is set by cardwise; remove it" if forged else ""
 
 
 def _spec(raw: Mapping[str, Any]) -> Mapping[str, Any]:
     return raw.get("spec") or {}
 
 
-def _container_patch(path: str, container: Mapping[str, Any]) -> Patch:
-    """Users' names out, cardwise's in, as limits and requests alike; and the allocation for the container to see."""
+def _container_patch(path: str, container: Mapping[str, Any], engine: Told | None) -> Patch:
+    """Users' names out, cardwise's in, as limits and requests alike; and the allocation for the container to see.
+
+    engine: what the container's engine is told.
+    """
     typed = msgspec.convert(container, Container)
     ask = gpu_ask(typed.resources)
     if not ask.cards:
@@ -166,11 +204,11 @@ def _container_patch(path: str, container: Mapping[str, Any]) -> Patch:
             name: amount for name, amount in (resources.get(part) or {}).items() if name not in wire.READ_RESOURCES
         }
         resources[part] = {**others, **own}
-    env = [each for each in container.get("env") or () if each.get("name") != wire.ENV_ALLOC]
-    return [
-        {"op": "add", "path": f"{path}/resources", "value": resources},
-        {"op": "add", "path": f"{path}/env", "value": [*env, _ALLOC_ENV]},
-    ]
+    env = [each for each in container.get("env") or () if each.get("name") not in _OWN_ENV]
+    changed = {"resources": resources, "env": [*env, _ALLOC_ENV]}
+    if engine is not None:
+        changed |= {"env": [SHARE_ENV, *env, _ALLOC_ENV], **engine.parts}  # first: the user's own may refer to it
+    return [{"op": "add", "path": f"{path}/{key}", "value": value} for key, value in changed.items()]
 
 
 def own_resources(ask: GpuAsk) -> dict[str, str]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from cardwise.adapters import wire
 from cardwise.adapters.node_cards import encode_cards
@@ -21,7 +21,31 @@ MOST_CARDS, MOST_CPU, MOST_PODS = 64, 4096, 110
 CARD_MIB = 24576
 """Of cards whose memory is not given."""
 WRITE = "write name=gpu-a,model=A100,memory=81920,cards=8,cpu=64; host-memory (MiB) and zone may follow"
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?")
 _UUIDS = uuid.UUID("6ba7b811-9dad-11d1-80b4-00c04fd430c8")
+
+
+class SomeNode(Protocol):
+    """What a world needs of a node, whether it was invented or read from a dump. notes: what had to be assumed."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """What kubelet and GPU feature discovery would say."""
+        ...
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What had to be assumed."""
+        ...
+
+    def raw(self) -> dict[str, Any]:
+        """The node as the API server would tell it, with the agent's inventory."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +144,7 @@ def _within(key: str, least: int, most: int) -> Callable[[str], int]:
 
 
 def _name(text: str) -> str:
-    if not re.fullmatch(r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?", text):
+    if not _NAME.fullmatch(text):
         raise ValueError(f"{seen(text)} is no name; write at most 63 lower-case letters, digits and '-'")
     return text
 

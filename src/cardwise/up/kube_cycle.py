@@ -20,9 +20,10 @@ from cardwise.adapters.claims import read_claim
 from cardwise.adapters.extender_v1 import ExtenderArgs, ExtenderBindingArgs
 from cardwise.adapters.hollow import HollowCluster
 from cardwise.adapters.kube.port import All, Binding, Gone, NodeEvent, PodEvent, Put
-from cardwise.adapters.kube_objects import Expression, Node, Pod
+from cardwise.adapters.kube_objects import Node, Pod
 from cardwise.adapters.node_cards import node_spec
 from cardwise.adapters.quantity import parse_count
+from cardwise.adapters.selecting import is_selected
 from cardwise.core.claim import Claim
 from cardwise.errors import ClusterError
 from cardwise.scheduler.binder import Binder
@@ -62,7 +63,7 @@ class Room:
         """Why the node does not take the pod, in kube-scheduler's words; empty if it does."""
         if not self.schedulable:
             return "node(s) were unschedulable"
-        if not _selected(pod, self.labels):
+        if not is_selected(pod, self.labels):
             return "node(s) didn't match Pod's node affinity/selector"
         if self.pods < 1:
             return "Too many pods"
@@ -265,38 +266,3 @@ def _asks_for_cards(pod: Pod) -> bool:
     """As kube-scheduler asks an extender only about pods with one of its managed resources."""
     containers = (*pod.spec.init_containers, *pod.spec.containers)
     return any(wire.OWN_COUNT in {**each.resources.requests, **each.resources.limits} for each in containers)
-
-
-def _selected(pod: Pod, labels: dict[str, str]) -> bool:
-    """Node selector and required node affinity."""
-    if any(labels.get(key) != text for key, text in pod.spec.node_selector.items()):
-        return False
-    terms = pod.spec.affinity.node_affinity.required.node_selector_terms
-    return not terms or any(
-        bool(term.match_expressions) and all(_holds(each, labels) for each in term.match_expressions) for term in terms
-    )
-
-
-def _holds(expression: Expression, labels: dict[str, str]) -> bool:
-    """One condition on labels. Source: labels.Requirement.Matches; an operator that is not known holds nowhere."""
-    told = labels.get(expression.key)
-    match expression.operator:
-        case "In":
-            return told in expression.values
-        case "NotIn":
-            return told not in expression.values
-        case "Exists":
-            return told is not None
-        case "DoesNotExist":
-            return told is None
-        case "Gt" | "Lt":
-            return _compares(told, expression)
-    return False
-
-
-def _compares(told: str | None, expression: Expression) -> bool:
-    try:
-        number, bound = int(told or ""), int(expression.values[0])
-    except (ValueError, IndexError):
-        return False
-    return number > bound if expression.operator == "Gt" else number < bound

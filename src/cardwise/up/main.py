@@ -33,7 +33,7 @@ from cardwise.up.sources import Sources
 from cardwise.up.state import State
 from cardwise.up.world import World
 
-__all__ = ["WHOLE_CARD", "Wish", "compare_once", "log_errors_only", "show_once", "stay"]
+__all__ = ["WHOLE_CARD", "Wish", "compare_once", "log_errors_only", "policy_of", "show_once", "stay"]
 
 OTHER_LINES = 8
 """Lines of a terminal that are no cards: heads, sums, the prompt."""
@@ -54,10 +54,10 @@ class Wish:
     def of(cls, files: Sequence[str], nodes: Sequence[HollowNode], policies: Sequence[str]) -> Wish:
         """Raises UserError for names that come twice and for policies that are unknown."""
         check_names(nodes)
-        return cls(Sources(tuple(files)), tuple(nodes), _policy(policies))
+        return cls(Sources(tuple(files)), tuple(nodes), policy_of(policies))
 
 
-def _policy(texts: Sequence[str]) -> dict[str, str]:
+def policy_of(texts: Sequence[str]) -> dict[str, str]:
     """Policies by latency class, from ``NAME`` and ``CLASS=NAME``; a class of its own wins over what is for all."""
     general: dict[str, str] = {}
     special: dict[str, str] = {}

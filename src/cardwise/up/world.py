@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import Any
 
 from cardwise.adapters.hollow import HollowCluster
-from cardwise.adapters.manifests import Manifests
+from cardwise.adapters.manifests import Manifests, Workload
 from cardwise.adapters.watching import Watching
 from cardwise.core.ledger import Ledger
 from cardwise.errors import UserError
@@ -25,7 +25,7 @@ from cardwise.scheduler.binder import Binder
 from cardwise.scheduler.extender import Extender
 from cardwise.scheduler.settings import DEFAULT_POLICY, Settings, policies_of
 from cardwise.up.controllers import pods_of
-from cardwise.up.hardware import HollowNode
+from cardwise.up.hardware import SomeNode
 from cardwise.up.kube_cycle import Cycle
 
 EPOCH = 1
@@ -50,7 +50,7 @@ class World:
     hold that is not read.
     """
 
-    nodes: tuple[HollowNode, ...]
+    nodes: tuple[SomeNode, ...]
     policy: dict[str, str]
     cluster: HollowCluster
     ledger: Ledger
@@ -66,7 +66,7 @@ class World:
     @classmethod
     def build(
         cls,
-        nodes: Sequence[HollowNode],
+        nodes: Sequence[SomeNode],
         policy: Mapping[str, str],
         now_s: Callable[[], float],
         now: Callable[[], datetime],
@@ -104,23 +104,46 @@ class World:
         """Make the cluster what the files want, and schedule until nothing moves."""
         self.notes = (*(note for node in self.nodes for note in node.notes), *manifests.notes)
         self._reconcile(manifests)
-        await self._heard()
-        while await self.cycle.step():
-            await self._heard()
+        await self._settle()
         self.changes += 1
+
+    async def add(self, workloads: Sequence[Workload]) -> bool:
+        """Place more beside what is there, and schedule until nothing moves; True if every pod has a node."""
+        self._create(self._pods_wanted(workloads))
+        await self._settle()
+        return not (self.denied or self.cycle.pending)
+
+    async def remove(self, workloads: Sequence[Workload]) -> None:
+        """Take away what :meth:`add` placed, or left waiting."""
+        for where in self._pods_wanted(workloads).keys() & self._wanted.keys():
+            self.cluster.delete_pod(*where)
+            del self._wanted[where]
+        await self._heard()
 
     # ---------------------------------------------------------------- inside
 
-    def _reconcile(self, manifests: Manifests) -> None:
+    async def _settle(self) -> None:
+        await self._heard()
+        while await self.cycle.step():
+            await self._heard()
+
+    def _pods_wanted(self, workloads: Sequence[Workload]) -> dict[tuple[str, str], tuple[Workload, dict[str, Any]]]:
         labels = {node.name: node.labels for node in self.nodes}
-        wanted = {
+        return {
             (raw["metadata"]["namespace"], raw["metadata"]["name"]): (workload, raw)
-            for workload in manifests.workloads
+            for workload in workloads
             for raw in pods_of(workload, labels)
         }
+
+    def _reconcile(self, manifests: Manifests) -> None:
+        wanted = self._pods_wanted(manifests.workloads)
         for where in [where for where, raw in self._wanted.items() if where not in wanted or wanted[where][1] != raw]:
             self.cluster.delete_pod(*where)
             del self._wanted[where]
+        self._create(wanted)
+
+    def _create(self, wanted: Mapping[tuple[str, str], tuple[Workload, dict[str, Any]]]) -> None:
+        """The pods that are not there yet; ``denied`` tells of those that the webhook refuses."""
         denied: dict[str, Denied] = {}
         for where, (workload, raw) in wanted.items():
             if where in self._wanted:
