@@ -232,7 +232,7 @@ async def test_a_reset_is_a_reset_and_not_an_end():
     async with engine_and_client(one("reset")) as (engine, _):
         host, port = engine.url.removeprefix("http://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(b"POST /predict HTTP/1.1\r\ncontent-length: 3\r\n\r\n[1]")
+        writer.write(b"POST /predict HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\n\r\n[1]")
         with pytest.raises(ConnectionResetError):
             await reader.read()
         writer.close()
@@ -247,7 +247,7 @@ async def connection(engine):
 async def test_a_hang_notices_that_the_client_leaves_and_a_half_open_connection_does_not(kind, notices):
     async with engine_and_client(one(kind)) as (engine, client):
         reader, writer = await connection(engine)
-        writer.write(b"POST /predict HTTP/1.1\r\ncontent-length: 3\r\n\r\n[1]")
+        writer.write(b"POST /predict HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\n\r\n[1]")
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(reader.read(1), 0.1)
         writer.close()

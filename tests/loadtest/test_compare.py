@@ -9,6 +9,7 @@ from cardwise.loadtest.compare import Overall, Verdict, compare
 from cardwise.loadtest.curve import Curve, Environment, Knee, Outcomes, Settings, curve_text, read_curve
 from cardwise.loadtest.measure import Quantiles, histogram_of
 from cardwise.loadtest.plan import Load
+from cardwise.loadtest.report import notes_of, overall_sentence
 from tests.loadtest.test_knee import step
 
 NAMES = ("before", "after")
@@ -163,6 +164,67 @@ def test_only_equal_loads_are_compared():
 def test_different_kinds_are_not_compared():
     with pytest.raises(UserError, match="different kinds"):
         compare(curve(measured(1)), curve(measured(2), kind="oip"), NAMES)
+
+
+@pytest.mark.parametrize(
+    ("asked", "because"),
+    [
+        ({"target_p99_ms": 50.0}, "target P99 ms differs (200 before, 50 after); test both with the same --target-p99"),
+        ({"arrivals": "constant"}, "arrivals differs (poisson before, constant after); test both with the same --arr"),
+    ],
+    ids=["target", "arrivals"],
+)
+def test_another_target_is_no_regression_of_the_service(asked, because):
+    """Under a lower target the same answers are fewer in time, and the knee is lower: the service has not changed."""
+    knees = [
+        Knee(axis="rate", load=load, goodput_per_s=load, p99_ms=90.0, broken_at=2 * load, stopped_by="p99")
+        for load in (400.0, 200.0)
+    ]
+    before, after = (curve(measured(i, good=4000 - 2000 * i), knee=knees[i], facts={"cards": 1}) for i in (0, 1))
+    changed = msgspec.structs.replace(after.settings, **asked)
+    told = compare(before, msgspec.structs.replace(after, settings=changed), NAMES)
+    assert told.overall is Overall.UNKNOWN
+    assert because in told.not_comparable
+    assert told.not_comparable in overall_sentence(told)
+    assert {each.verdict for each in told.pairs} == {Verdict.UNKNOWN}
+    assert verdict(told, "cost per request") is Verdict.UNKNOWN
+    assert compare(before, after, NAMES).is_regression
+
+
+def test_under_another_target_a_restart_is_still_a_regression():
+    before = curve(measured(1), facts={"restarts": 0})
+    told = compare(before, curve(measured(2), facts={"restarts": 1}, target_p99_ms=100.0), NAMES)
+    assert told.overall is Overall.REGRESSION
+    assert overall_sentence(told) == "after against before: regression: worse stability."
+
+
+def test_knees_on_different_axes_are_not_compared():
+    def knee(axis, load):
+        return Knee(axis=axis, load=load, goodput_per_s=load, p99_ms=90.0, broken_at=2 * load, stopped_by="p99")
+
+    told = compare(curve(measured(1), knee=knee("rate", 400.0)), curve(measured(2), knee=knee("callers", 8.0)), NAMES)
+    assert not told.is_regression
+
+
+def test_timeouts_under_a_shorter_timeout_are_not_blamed_on_the_service():
+    failing = measured(2, outcomes=Outcomes(ok=3900, timeout=100), good=3900)
+    told = compare(curve(measured(1)), curve(failing, timeout_s=0.1), NAMES)
+    assert verdict(told, "stability") is Verdict.UNKNOWN
+    assert compare(curve(measured(1)), curve(failing), NAMES).is_regression
+
+
+def test_another_url_is_told():
+    told = compare(curve(measured(1)), curve(measured(2), url="http://y:80/"), NAMES)
+    assert "the URL differs: http://x:80/ before, http://y:80/ after" in told.notes
+
+
+@pytest.mark.parametrize(("seconds", "is_told"), [(1.0, True), (60.0, False)])
+def test_a_step_too_short_for_several_answers_is_told(seconds, is_told):
+    """Half of the answers take two seconds: in a second none that begins ends."""
+    slow = measured(1, latency_ms=Quantiles(4000, 2000.0, 2000.0, 2500.0, 3000.0, 3500.0, 4000.0))
+    notes = notes_of(curve(slow, seconds=seconds, judged="first token"))
+    advice = "too short to tell rates and the knee at 100/s; give --seconds 20 or fewer --max-tokens"
+    assert any(advice in note for note in notes) is is_told
 
 
 def test_different_settings_are_told():

@@ -375,6 +375,7 @@ def test_a_folder_is_not_taken_for_a_file(tmp_path):
 @pytest.mark.parametrize("library", ["jinja2", "matplotlib"])
 def test_a_missing_library_says_how_to_install_it(monkeypatch, library):
     monkeypatch.setitem(sys.modules, library, None)
+    monkeypatch.delitem(sys.modules, "cardwise.report")
     monkeypatch.delitem(sys.modules, "cardwise.replay.html")
     monkeypatch.delitem(sys.modules, "cardwise.replay.plots")
     monkeypatch.delattr("cardwise.replay.plots")

@@ -54,13 +54,17 @@ Factor = Annotated[float, msgspec.Meta(ge=0.0, le=1e6)]
 
 
 class Fault(msgspec.Struct, forbid_unknown_fields=True, rename="kebab", frozen=True):
-    """What goes wrong at every ``every``-th request after the first ``skip``, ``times`` times (0: always)."""
+    """What goes wrong at every ``every``-th request after the first ``skip``, ``times`` times (0: always).
+
+    retry_after_s: told with ``status``; 0: nothing is.
+    """
 
     kind: FaultKind
     every: Annotated[int, msgspec.Meta(ge=1)] = 1
     skip: Count = 0
     times: Count = 0
     status: Annotated[int, msgspec.Meta(ge=400, le=599)] = 500
+    retry_after_s: Count = 0
     when: When | None = None
 
     @property

@@ -16,15 +16,18 @@ import msgspec
 import structlog
 
 from cardwise import __version__
+from cardwise.adapters.http1.server import Exchange, Server
+from cardwise.adapters.http1.wire import TEXT
 from cardwise.engine import oip, openai, plain
 from cardwise.engine.faults import Fault, FaultKind, Script, read_script
-from cardwise.engine.http1 import EVENTS, JSON, TEXT, Exchange, Listener
 from cardwise.engine.replica import FaultedError, RefusedError, Replica
+from cardwise.engine.serving import PATIENT, Tasks, answer_half, cut, hang, reset, send
 from cardwise.engine.settings import Settings
 from cardwise.errors import UserError
 
 log = structlog.get_logger()
 
+EVENTS = b"text/event-stream"
 DRAIN_S = 10.0
 """How long SIGTERM waits for what is being answered."""
 Door = Callable[[Exchange], Awaitable[None]]
@@ -38,7 +41,7 @@ class Engine:
         self.settings = settings
         self.died: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.replica = Replica(settings, script, self._end)
-        self.listener = Listener(self._handle)
+        self.listener = Server(Tasks(self._handle), PATIENT)
         self.url = ""
         self._numbers = itertools.count()
         self._doors = self._all_doors()
@@ -51,15 +54,16 @@ class Engine:
 
     async def drain(self) -> None:
         """Accept no more, finish what is being answered."""
-        await self.listener.drain(DRAIN_S)
+        self.listener.stop_accepting()
+        await self.listener.drained(DRAIN_S)
 
     def close(self) -> None:
         """End at once."""
         self.replica.close()
-        self.listener.abort()
+        self.listener.close()
 
     def _end(self, code: int) -> None:
-        self.listener.abort()
+        self.listener.close()
         if not self.died.done():
             self.died.set_result(code)
 
@@ -87,15 +91,14 @@ class Engine:
         return doors
 
     async def _handle(self, exchange: Exchange) -> None:
-        path = exchange.target.partition("?")[0]
         try:
-            await self._door(exchange.method, path)(exchange)
+            await self._door(exchange.method, exchange.path)(exchange)
         except UserError as error:
-            _refuse(exchange, path, 400, str(error))
+            _refuse(exchange, 400, str(error))
         except RefusedError as error:
-            _refuse(exchange, path, error.status, str(error))
+            _refuse(exchange, error.status, str(error))
         except FaultedError as error:
-            await self._strike(exchange, path, error.fault)
+            await self._strike(exchange, error.fault)
 
     def _door(self, method: str, path: str) -> Door:
         doors = self._doors.get(path)
@@ -114,19 +117,19 @@ class Engine:
             return "the test doors are shut; start the engine with --faults"
         return f"nothing is at {path}"
 
-    async def _strike(self, exchange: Exchange, path: str, fault: Fault) -> None:
+    async def _strike(self, exchange: Exchange, fault: Fault) -> None:
         """Show the client the fault instead of an answer."""
         kind = fault.kind
         if kind is FaultKind.EXIT:
             self.replica.die()
         elif kind is FaultKind.RESET:
-            exchange.reset()
+            reset(exchange)
         elif kind in {FaultKind.HANG, FaultKind.HALF_OPEN}:
-            await exchange.hang(deaf=kind is FaultKind.HALF_OPEN)
+            await hang(exchange, deaf=kind is FaultKind.HALF_OPEN)
         elif exchange.is_begun:  # a status cannot follow half a stream
-            exchange.cut()
+            cut(exchange)
         else:
-            _refuse(exchange, path, fault.status, "a scripted fault")
+            _refuse(exchange, fault.status, "a scripted fault", fault.retry_after_s)
 
     # ---------------------------------------------------------------- health
 
@@ -139,7 +142,7 @@ class Engine:
         exchange.answer(200 if ready else 503, b'{"ready": true}' if ready else b'{"ready": false}')
 
     async def _metrics(self, exchange: Exchange) -> None:
-        exchange.answer(200, metrics(self.replica), TEXT)
+        exchange.answer(200, metrics(self.replica), kind=TEXT)
 
     # ---------------------------------------------------------------- batches
 
@@ -212,22 +215,22 @@ async def _stream(
     try:
         async for token in tokens:
             if not exchange.is_begun:
-                exchange.begin(EVENTS)
-            await exchange.send(openai.event(ask, number, token))
+                exchange.begin(200, [(b"content-type", EVENTS)])
+            await send(exchange, openai.event(ask, number, token))
     except RefusedError:
         if not exchange.is_begun:
             raise
-        exchange.cut()
+        cut(exchange)
         return
     if fault is not None and fault.kind is FaultKind.MALFORMED:
-        await exchange.send(b'data: {"choices": [\n\n')
+        await send(exchange, b'data: {"choices": [\n\n')
     elif fault is not None and fault.kind is FaultKind.WRONG_SHAPE:
-        await exchange.send(openai.usage_event(ask, number))
+        await send(exchange, openai.usage_event(ask, number))
     elif fault is not None:
         raise FaultedError(fault)
     if ask.tells_usage:
-        await exchange.send(openai.usage_event(ask, number))
-    await exchange.send(openai.DONE)
+        await send(exchange, openai.usage_event(ask, number))
+    await send(exchange, openai.DONE)
     exchange.end()
 
 
@@ -238,26 +241,26 @@ def _finish(exchange: Exchange, body: bytes, fault: Fault | None) -> None:
     elif fault.kind is FaultKind.MALFORMED:
         exchange.answer(200, body[: len(body) // 2])
     elif fault.kind is FaultKind.CUT:
-        exchange.answer(200, body, cut=True)
+        answer_half(exchange, body)
     else:
         raise FaultedError(fault)
 
 
-def _refuse(exchange: Exchange, path: str, status: int, message: str) -> None:
-    is_openai = path.startswith("/v1/")
+def _refuse(exchange: Exchange, status: int, message: str, retry_after_s: int = 0) -> None:
+    is_openai = exchange.path.startswith("/v1/")
     body = openai.error(status, message) if is_openai else msgspec.json.encode({"error": message})
-    exchange.answer(status, body)
+    exchange.answer(status, body, [(b"retry-after", b"%d" % retry_after_s)] if retry_after_s else None)
 
 
 def _id_of(exchange: Exchange) -> tuple[str, ...]:
     """The identity of the request, where its content names none."""
-    name = exchange.headers.get(b"x-request-id")
+    name = exchange.header(b"x-request-id")
     return () if name is None else (name.decode("latin-1"),)
 
 
 def _answers(body: bytes) -> Door:
     async def door(exchange: Exchange) -> None:
-        exchange.answer(200, body, JSON)
+        exchange.answer(200, body)
 
     return door
 

@@ -29,9 +29,9 @@ from cardwise.files import seen
 ALL = "*"
 EVERY_SCRAPE_MS = 5_000.0
 OWN_KEYS = frozenset({
-    "kind", "model", "path", "hosts", "batch", "max-batch", "max-wait-ms", "one-ms", "full-batch-ms", "target-p99-ms",
-    "depth", "limit", "first-limit", "idempotent", "timeout-ms", "silence-ms", "items-key", "answers-key", "probe-path",
-    "scrape-path",
+    "kind", "model", "path", "hosts", "batch", "max-batch", "max-batch-mib", "max-wait-ms", "one-ms", "full-batch-ms",
+    "target-p99-ms", "depth", "limit", "first-limit", "idempotent", "timeout-ms", "silence-ms", "items-key",
+    "answers-key", "probe-path", "scrape-path",
 })  # fmt: skip
 """Of a service's settings, those that its Service's annotations may set."""
 PORT_KEY = "port"

@@ -7,6 +7,7 @@ waits is an entry of the backlog. What enters is decided by the core (cardwise.c
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
 from collections import Counter
@@ -19,7 +20,7 @@ import msgspec
 import structlog
 
 from cardwise.adapters.http1.server import Exchange
-from cardwise.adapters.http1.wire import Headers
+from cardwise.adapters.http1.wire import Header, Headers
 from cardwise.core.queue.backlog import BULK, NORMAL, URGENT, Backlog, Dropped, Reason, Shed
 from cardwise.core.queue.batch import Wait, cohort_of
 from cardwise.core.queue.choose import choose
@@ -276,12 +277,18 @@ class Service:
             self.refuse(exchange, 400, Why.WRONG, str(error))
             return False
         ticket.item = item
+        ticket.places = self._places(item.rows, len(exchange.body))
         if item.key is None:
             ticket.key = object()
         else:
             shared = tuple(header for header in exchange.headers if header[0] in self.batch_headers)
             ticket.key = (exchange.target, shared, item.key)
         return True
+
+    def _places(self, rows: int, size: int) -> int:
+        """Of a batch: so that a full one has about the MiB that it may have. A large body alone is no larger for it."""
+        most = self.plan.policy.max_batch
+        return max(rows, min(math.ceil(size * most / (self.settings.max_batch_mib * 2**20)), most))
 
     def _offer(self, ticket: Ticket) -> None:
         now_s = tries.now()
@@ -292,7 +299,7 @@ class Service:
             priority=ticket.priority,
             tenant=ticket.tenant,
             key=ticket.key,
-            size=ticket.rows,
+            size=ticket.places,
             deadline_s=None if deadline_s == float("inf") else deadline_s,
             service_s=self._service_s(ticket.rows),
         )
@@ -435,11 +442,11 @@ class Service:
         if attempt.tickets[0].is_counted:
             replica.limits.release(now_s, now_s - attempt.since_s, ok=ok)
             if replica.ahead is not None:
-                replica.ahead.end(now_s, attempt.rows, self.plan.policy.max_batch, ok=ok)
+                replica.ahead.end(now_s, attempt.places, self.plan.policy.max_batch, ok=ok)
             self._ahead = None
             replica.idle_since_s = now_s
             if ok and self.settings.batches:
-                self._cohort = cohort_of(attempt.rows, self.backlog.queued)
+                self._cohort = cohort_of(attempt.places, self.backlog.queued)
         else:
             self._aside -= 1
         self._judge(replica, attempt, failure, now_s)
@@ -512,17 +519,17 @@ class Service:
         self._again.append(attempt)
         self.dispatch()
 
-    def alone(self, tickets: Sequence[Ticket], status: int, body: bytes, kind: bytes) -> None:
+    def alone(self, batch: Try, body: bytes, kind: bytes, more: Sequence[Header]) -> None:
         """A batch was refused, perhaps for one of them: each alone, as far as the budget goes."""
         now_s = tries.now()
-        for ticket in tickets:
+        for ticket in batch.tickets:
             if ticket.is_left:
                 continue
             if self.budget.spend(now_s):
                 self.tally.retries += 1
                 self._again.append(tries.of(self, [ticket]))
             else:
-                self.finish(ticket, status, body, len(tickets), kind)
+                self.finish(ticket, batch.status, body, batch.rows, kind, more)
         self.dispatch()
 
     def _dispatch_again(self) -> None:
@@ -572,12 +579,14 @@ class Service:
         self.tally.answers[status] += 1
         self.tally.latency_s.observe(time.monotonic() - ticket.since_s)
 
-    def finish(self, ticket: Ticket, status: int, body: bytes, batch_size: int, kind: bytes) -> None:
-        """The answer to one of a batch."""
+    def finish(
+        self, ticket: Ticket, status: int, body: bytes, batch_size: int, kind: bytes, more: Sequence[Header] = ()
+    ) -> None:
+        """The answer to one of a batch. more: headers of the replica's that go with it."""
         if ticket.is_late:
             return
         self.count(ticket, status)
-        ticket.exchange.answer(status, body, ticket.told(batch_size), kind)
+        ticket.exchange.answer(status, body, [*ticket.told(batch_size), *more], kind)
 
     def refuse_wrong(self, ticket: Ticket, message: str) -> None:
         """The replica's answer is none."""

@@ -108,6 +108,7 @@ class ServiceSettings(msgspec.Struct, forbid_unknown_fields=True, rename="kebab"
     target_p99_ms: Millis = 0.0
     batch: bool = True
     max_batch: Count = 32
+    max_batch_mib: Count = 8
     max_wait_ms: Millis = 0.0
     one_ms: Millis = 0.0
     full_batch_ms: Millis = 0.0

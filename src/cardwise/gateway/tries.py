@@ -29,6 +29,7 @@ DEADLINE = b"x-cardwise-deadline-ms"
 _OURS = frozenset({b"content-length", b"expect", b"host", b"x-forwarded-for", b"x-forwarded-proto", DEADLINE})
 """Headers of requests that are written anew."""
 _TOLD = frozenset({b"x-cardwise-queue-ms", b"x-cardwise-batch-size", b"x-cardwise-attempts"})
+_AGAIN = frozenset({b"retry-after", b"retry-after-ms"})
 _OF_ONE = frozenset({b"traceparent", b"tracestate", b"x-request-id"})
 """Headers that say who asks: of no use where several do."""
 _UNWANTED = frozenset({400, 413, 422})
@@ -54,7 +55,8 @@ class Ticket:
 
     __slots__ = (
         "attempt", "attempts", "deadline_s", "entry", "exchange", "failure", "is_counted", "is_late", "is_strict",
-        "item", "key", "mode", "priority", "repeats", "service", "since_s", "status", "taken_s", "tenant", "timer",
+        "item", "key", "mode", "places", "priority", "repeats", "service", "since_s", "status", "taken_s", "tenant",
+        "timer",
     )  # fmt: skip
 
     def __init__(
@@ -83,6 +85,8 @@ class Ticket:
         self.is_counted = True
         """Whether it takes a place of a replica's limit."""
         self.item: Item | None = None
+        self.places = 1
+        """What it takes in a batch and in the backlog: one for each row, more if its body is large."""
         self.key: object = None
         self.entry: Admitted[Ticket] | None = None
         self.attempt: Try | None = None
@@ -106,7 +110,7 @@ class Ticket:
 
     @property
     def rows(self) -> int:
-        """Places that it takes in a batch."""
+        """Rows of its inputs."""
         return 1 if self.item is None else self.item.rows
 
     def told(self, batch_size: int) -> Headers:
@@ -152,8 +156,13 @@ class Try:
 
     @property
     def rows(self) -> int:
-        """Places that it takes."""
+        """Of all in it."""
         return sum(ticket.rows for ticket in self.tickets)
+
+    @property
+    def places(self) -> int:
+        """Places of a batch that it takes."""
+        return sum(ticket.places for ticket in self.tickets)
 
     def send(self, replica: Replica, now_s: float) -> None:
         """Send it. The place has been taken."""
@@ -326,13 +335,17 @@ class Batch(Try):
         if self.status == 200:
             self._split(body)
         elif self.status in _UNWANTED and len(self.tickets) > 1:
-            self.service.alone(self.tickets, self.status, body, self._kind())
+            self.service.alone(self, body, self._kind(), self._more())
         else:
             for ticket in self.tickets:
-                self.service.finish(ticket, self.status, body, self.rows, self._kind())
+                self.service.finish(ticket, self.status, body, self.rows, self._kind(), self._more())
 
     def _kind(self) -> bytes:
         return value_of(self._headers, b"content-type") or JSON
+
+    def _more(self) -> Headers:
+        """When the replica wants to be asked again: as good for each of them as for all."""
+        return [header for header in self._headers if header[0] in _AGAIN]
 
     def _split(self, body: bytes) -> None:
         try:

@@ -5,8 +5,9 @@ are neighbours in time share a queue, so to draw single requests would take one 
 (block bootstrap; Künsch 1989). The intervals hold together for all loads compared (Bonferroni).
 
 Refuses to let anything make up for a worse P99: that is a regression, however few cards it takes. Refuses to blame the
-service for what the generator did, and to tell more than two runs can: what differs between runs by itself, such as
-neighbours on the machine, no interval from within a run can know.
+service for what the generator did or for what was asked of it: under another target other loads hold, and that is no
+news of the service. Refuses to tell more than two runs can: what differs between runs by itself, such as neighbours on
+the machine, no interval from within a run can know.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import numpy as np
 
 from cardwise.core.arrays import FloatArray, IntArray
 from cardwise.errors import UserError
-from cardwise.loadtest.curve import Curve, Step
+from cardwise.loadtest.curve import Curve, Knee, Step
 from cardwise.loadtest.measure import BUCKETS, quantiles_of, restored
 
 CONFIDENCE = 0.95
@@ -95,6 +96,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     groups: list[Group]
     overall: Overall
     confidence: float = CONFIDENCE
+    not_comparable: str
+    """Why service quality and cost are not judged; empty if they are."""
     notes: list[str]
 
     @property
@@ -114,11 +117,12 @@ def compare(before: Curve, after: Curve, names: tuple[str, str], *, seed: int = 
         loads = "; ".join(", ".join(each.name for each in curve.steps) or "no steps" for curve in (before, after))
         raise UserError(f"{names[0]} and {names[1]} have no load in common ({loads}): test both with the same --sweep")
     level = 1 - (1 - CONFIDENCE) / len(matched)
-    pairs = [_pair(one, other, level, seed + i) for i, (one, other) in enumerate(matched)]
+    unlike = _unlike(before, after)
+    pairs = [_pair(one, other, level, seed + i, unlike) for i, (one, other) in enumerate(matched)]
     groups = [
         _resources(before, after),
-        _quality(pairs, before, after),
-        _cost(before, after, matched),
+        Group("service quality", Verdict.UNKNOWN, [unlike]) if unlike else _quality(pairs, before, after),
+        Group("cost per request", Verdict.UNKNOWN, [unlike]) if unlike else _cost(before, after, matched),
         _stability(before, after, matched),
     ]
     return Comparison(
@@ -127,8 +131,32 @@ def compare(before: Curve, after: Curve, names: tuple[str, str], *, seed: int = 
         pairs=pairs,
         groups=groups,
         overall=_overall(*(each.verdict for each in groups)),
+        not_comparable=unlike,
         notes=_notes(before, after),
     )
+
+
+_ASKED = {"target_p99_ms": "--target-p99", "arrivals": "--arrivals"}
+"""Settings that decide what holds, what is in time and what the P99 is, whatever the service does."""
+
+
+def _unlike(before: Curve, after: Curve) -> str:
+    """Why they say nothing of each other; empty if they do."""
+    told, advice = [], []
+    for name, option in _ASKED.items():
+        one, other = getattr(before.settings, name), getattr(after.settings, name)
+        if one != other:
+            told.append(f"{_words(name)} differs ({_plain(one)} before, {_plain(other)} after)")
+            advice.append(option)
+    return f"not comparable: {' and '.join(told)}; test both with the same {' and '.join(advice)}" if told else ""
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ").replace("p99", "P99")
+
+
+def _plain(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _matched(before: Sequence[Step], after: Sequence[Step]) -> list[tuple[Step, Step]]:
@@ -151,18 +179,18 @@ def _is_same_load(one: Step, other: Step) -> bool:
     )
 
 
-def _pair(before: Step, after: Step, level: float, seed: int) -> Pair:
+def _pair(before: Step, after: Step, level: float, seed: int, unlike: str) -> Pair:
     share_before, share_after = good_share(before), good_share(after)
     p99s = [each.p99_ms if each.outcomes.ok else None for each in (before, after)]
     change = low = high = None
-    note = _not_judged(before, after)
+    note = unlike or _not_judged(before, after)
     verdict = Verdict.UNKNOWN
     if p99s[0] and p99s[1]:
         change = p99s[1] / p99s[0] - 1
     if not note:
         low, high = p99_interval(_counts(before), _counts(after), level, seed)
         verdict = _verdict_of(change or 0.0, low, high)
-    if before.holds and share_before - share_after >= SHARE_MATERIAL:
+    if not unlike and before.holds and share_before - share_after >= SHARE_MATERIAL:
         verdict = Verdict.WORSE
         note = f"within the target: {100 * share_before:.1f} % of what was due before, {100 * share_after:.1f} % after"
     return Pair(
@@ -251,14 +279,21 @@ def _resources(before: Curve, after: Curve) -> Group:
 def _quality(pairs: Sequence[Pair], before: Curve, after: Curve) -> Group:
     told = [f"{each.load}: {change_text(each)}" for each in pairs]
     verdicts: list[Verdict] = [each.verdict for each in pairs if each.verdict is not Verdict.UNKNOWN]
-    knees = before.knee, after.knee
-    if all(each is not None and each.load and each.stopped_by in {"p99", "goodput"} for each in knees):
-        loads = [each.load or 0.0 for each in knees if each is not None]
-        change = loads[1] / loads[0] - 1
+    loads = _knee_loads(before.knee, after.knee)
+    if loads is not None:
         told.append(f"knee: {loads[0]:,g} before, {loads[1]:,g} after")
-        verdicts.append(_more_is_better(change, KNEE_MATERIAL))
+        verdicts.append(_more_is_better(loads[1] / loads[0] - 1, KNEE_MATERIAL))
     worst = Verdict.WORSE if Verdict.WORSE in verdicts else _joined(verdicts)
     return Group("service quality", worst, told)
+
+
+def _knee_loads(before: Knee | None, after: Knee | None) -> tuple[float, float] | None:
+    """Where both were found; None unless they were, on one axis."""
+    if before is None or after is None or before.axis != after.axis:
+        return None
+    if not (before.load and after.load and {before.stopped_by, after.stopped_by} <= {"p99", "goodput"}):
+        return None
+    return before.load, after.load
 
 
 def change_text(pair: Pair) -> str:
@@ -303,7 +338,9 @@ def _stability(before: Curve, after: Curve, matched: Sequence[tuple[Step, Step]]
             told.append(f"{name}: {one:g} before, {other:g} after")
             verdicts.append(Verdict.SAME if one == other else Verdict.WORSE if other > one else Verdict.BETTER)
     held = [(one, other) for one, other in matched if one.holds]
-    if held:
+    if before.settings.timeout_s != after.settings.timeout_s:
+        told.append("errors and timeouts: not comparable, for --timeout differs")
+    elif held:
         shares = [_failed_share([pair[i] for pair in held]) for i in (0, 1)]
         told.append(f"errors and timeouts: {100 * shares[0]:.2f} % before, {100 * shares[1]:.2f} % after")
         verdicts.append(_more_is_better(shares[0] - shares[1], FAILED_MATERIAL))
@@ -352,10 +389,12 @@ def _overall(resources: Verdict, quality: Verdict, cost: Verdict, stability: Ver
 def _notes(before: Curve, after: Curve) -> list[str]:
     """What the two do not have in common."""
     told = []
+    if before.environment.url != after.environment.url:
+        told.append(f"the URL differs: {before.environment.url} before, {after.environment.url} after")
     for name in before.settings.__struct_fields__:
         one, other = getattr(before.settings, name), getattr(after.settings, name)
         if one != other and name != "seed":
-            told.append(f"{name.replace('_', ' ')} differs: {one:} before, {other:} after")
+            told.append(f"{_words(name)} differs: {one} before, {other} after")
     told.extend(
         f"the generators differ: {name.replace('_', ' ')}"
         for name in ("host_cores", "event_loop")

@@ -8,10 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
-
-from cardwise import __version__
-from cardwise.errors import UserError
 from cardwise.files import write_texts
 from cardwise.loadtest.compare import Comparison
 from cardwise.loadtest.curve import Curve
@@ -26,14 +22,10 @@ from cardwise.loadtest.report import (
     row,
     telling,
 )
+from cardwise.report import needing_tools, render
 
-try:
-    import jinja2
-
-    from cardwise.drawing import drawing
+with needing_tools():
     from cardwise.loadtest import plots
-except ImportError as error:  # an optional extra: images that run in a cluster do without
-    raise UserError(f"the HTML report needs jinja2 and matplotlib ({error}): pip install 'cardwise[tools]'") from error
 
 
 def write_report(path: Path, curves: Sequence[Curve], names: Sequence[str], comparison: Comparison | None) -> None:
@@ -43,26 +35,21 @@ def write_report(path: Path, curves: Sequence[Curve], names: Sequence[str], comp
 
 def render_report(curves: Sequence[Curve], names: Sequence[str], comparison: Comparison | None = None) -> str:
     """The report as text. The curves are one, or the two that were compared."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("cardwise.loadtest"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.policies["json.dumps_function"] = lambda value: msgspec.json.encode(value).decode()
-    environment.policies["json.dumps_kwargs"] = {}
-    with drawing():
-        drawn = {
+
+    def draw() -> dict[str, object]:
+        return {
             "latency": plots.plot_latency(curves, names),
             "goodput": plots.plot_goodput(curves, names),
             "each": [(plots.plot_outcomes(curve), plots.plot_distribution(curve)) for curve in curves],
         }
-    return environment.get_template("report.html").render(
-        curves=list(zip(names, curves, drawn["each"], strict=True)),
+
+    return render(
+        "cardwise.loadtest",
+        {"curves": list(curves), "comparison": comparison},
+        draw,
+        curves=list(zip(names, curves, strict=True)),
         comparison=comparison,
         title=headline(curves[0]) if comparison is None else overall_sentence(comparison),
-        plots=drawn,
         columns=COLUMNS,
         details=DETAILS,
         detail_rows=detail_rows,
@@ -71,6 +58,4 @@ def render_report(curves: Sequence[Curve], names: Sequence[str], comparison: Com
         headline=headline,
         legend_of=legend_of,
         notes_of=notes_of,
-        figures={"curves": list(curves), "comparison": comparison},
-        version=__version__,
     )

@@ -19,6 +19,7 @@ from urllib.parse import SplitResult, quote, urlsplit
 
 import msgspec
 
+from cardwise.adapters.http1.wire import request_head
 from cardwise.errors import InputError, UserError
 from cardwise.files import seen
 
@@ -114,13 +115,15 @@ class Target:
 
     def requests(self, window_ms: float | None = None) -> tuple[bytes, ...]:
         """Whole HTTP/1.1 requests, for one batch window."""
-        window = "" if window_ms is None else f"{window_ms:g}"
-        lines = [f"{self.method} {self.path.replace(WINDOW, window)} HTTP/1.1", f"Host: {self.endpoint.authority}"]
-        lines += [f"{name}: {value}" for name, value in self.request_headers(window_ms)]
-        head = "\r\n".join(lines).encode("latin-1")
+        path = self.path.replace(WINDOW, "" if window_ms is None else f"{window_ms:g}")
+        told = [("Host", self.endpoint.authority), *self.request_headers(window_ms)]
+        headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in told]
         if self.method in {"GET", "HEAD"}:
-            return (head + b"\r\n\r\n",)
-        return tuple(head + f"\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body for body in self.bodies)
+            return (request_head(self.method, path, headers),)
+        return tuple(
+            request_head(self.method, path, [*headers, (b"Content-Length", b"%d" % len(body))]) + body
+            for body in self.bodies
+        )
 
     def request_headers(self, window_ms: float | None = None) -> list[tuple[str, str]]:
         """All but those that come from the URL and the body."""

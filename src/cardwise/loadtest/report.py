@@ -5,6 +5,7 @@ Refuses to hide what spoils a figure: requests held back, the generator's own st
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from rich import box
@@ -20,6 +21,8 @@ from cardwise.loadtest.measure import Quantiles
 WHY = {"p99": "no: P99", "goodput": "no: goodput", "empty": "nothing due"}
 COLUMNS = ("load", "issued", "rejected", "error", "timeout", "in time/s", "p50", "p90", "p99", "p99.9", "holds")
 STALL_SHARE = 0.1
+FEWEST_IN_TURN = 5
+"""Answers that a step must have room for, one after the other."""
 
 
 def render(curve: Curve) -> RenderableType:
@@ -122,8 +125,25 @@ def notes_of(curve: Curve) -> list[str]:
     if curve.set_aside:
         told = ", ".join(step.name for step in curve.set_aside)
         notes.append(f"run again, as the generator itself stalled: {told}")
+    notes.extend(_short_notes(curve))
     notes.extend(_service_notes(curve))
     return notes
+
+
+def _short_notes(curve: Curve) -> list[str]:
+    """Of steps that hold few answers: what began before the counted time and what ends after it outweigh the rest."""
+    short = [
+        (step.name, step.latency_ms.p50 / 1000)
+        for step in curve.steps
+        if step.latency_ms is not None and step.latency_ms.p50 / 1000 * FEWEST_IN_TURN > curve.settings.seconds
+    ]
+    if not short:
+        return []
+    longest_s = max(took_s for _, took_s in short)
+    told = f"half of the answers took {longest_s:.1f} s or longer, a step {curve.settings.seconds:g} s"
+    less = " or fewer --max-tokens" if curve.settings.judged == "first token" else ""
+    advice = f"give --seconds {math.ceil(2 * FEWEST_IN_TURN * longest_s)}{less}"
+    return [f"{told}: too short to tell rates and the knee at {', '.join(name for name, _ in short)}; {advice}"]
 
 
 def _service_notes(curve: Curve) -> list[str]:
@@ -199,6 +219,8 @@ def overall_sentence(comparison: Comparison) -> str:
     names = f"{comparison.after} against {comparison.before}"
     worse = [each.name for each in comparison.groups if each.verdict.value == "worse"]
     because = f": worse {' and '.join(worse)}" if worse else ""
+    if comparison.not_comparable and not worse:
+        because = f": {comparison.not_comparable}"
     return f"{names}: {comparison.overall.value}{because}."
 
 

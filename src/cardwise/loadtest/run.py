@@ -29,6 +29,7 @@ from cardwise.files import seen
 from cardwise.loadtest.client import Address, Call, Client
 from cardwise.loadtest.curve import Curve, Environment, Settings, Step
 from cardwise.loadtest.generator import Running
+from cardwise.loadtest.hints import hint_of
 from cardwise.loadtest.knee import knee_of, next_load, verdict_of
 from cardwise.loadtest.plan import Endpoint, Kind, Load, Plan, Target, Tensor
 
@@ -37,6 +38,8 @@ with contextlib.suppress(ImportError):  # no wheel for this platform: asyncio's 
     from uvloop import new_event_loop as _new_loop
 
 CONNECT_S = 5.0
+FIRST_S = 30.0
+"""For the first request at least: a service that was just started may load what it serves."""
 STALL_SHARE = 0.1
 """Of the target: a step in which the generator itself stalled for longer, and that failed, is run again, once."""
 
@@ -278,7 +281,7 @@ def ask_once(target: Target, plan: Plan) -> None:
     window_ms = plan.steps[0].batch_window_ms if plan.steps else None
     shown = replace(target, path=target.path.replace("{window}", f"{window_ms or 0:g}"))
     body = target.bodies[0] if target.method not in {"GET", "HEAD"} else None
-    answer = _fetch(shown, target.method, shown.url, body, window_ms, max(plan.timeout_s, 30.0))
+    answer = _fetch(shown, target.method, shown.url, body, window_ms, max(plan.timeout_s, FIRST_S))
     if 300 <= answer.status_code < 400:
         where = answer.headers.get("location", "nowhere")
         raise UserError(f"{shown.url} redirects ({answer.status_code}) to {seen(where)}; give that URL")
@@ -287,7 +290,7 @@ def ask_once(target: Target, plan: Plan) -> None:
         raise UserError(f"{told}; check path, model, body and headers")
 
 
-def tensors_of(target: Target, model_path: str, timeout_s: float = 30.0) -> tuple[Tensor, ...]:
+def tensors_of(target: Target, model_path: str, timeout_s: float = FIRST_S) -> tuple[Tensor, ...]:
     """The inputs that a model says it takes, by its OIP metadata; dimensions left open are 1."""
     url = f"{target.endpoint.scheme}://{target.endpoint.authority}{model_path}"
     advice = "give --tensor NAME:DATATYPE:DIMS, or --body FILE"
@@ -322,7 +325,9 @@ def _fetch(
         with httpx2.Client(trust_env=False, timeout=timeout_s, verify=verify) as client:
             headers = {"accept-encoding": "identity", **dict(target.request_headers(window_ms))}
             return client.request(method, url, content=body, headers=headers)
+    except httpx2.TimeoutException as error:
+        why = f"no answer in {timeout_s:g} s"
+        raise UserError(f"{url}: the first request failed: {why}; {hint_of(target.endpoint)}") from error
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-        raise UserError(
-            f"{url}: the first request failed: {str(error) or type(error).__name__}; is it HTTP/1.1?"
-        ) from error
+        why = str(error) or type(error).__name__
+        raise UserError(f"{url}: the first request failed: {why}; {hint_of(target.endpoint)}") from error

@@ -13,12 +13,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-import msgspec
-
-from cardwise import __version__
 from cardwise.core.history import History
 from cardwise.core.reasons import WORDINGS
-from cardwise.errors import UserError
 from cardwise.files import write_texts
 from cardwise.replay.need import Need
 from cardwise.replay.outcome import Replayed
@@ -36,14 +32,10 @@ from cardwise.replay.verdict import (
     refused_of,
     refused_reasons,
 )
+from cardwise.report import needing_tools, render
 
-try:
-    import jinja2
-
-    from cardwise.drawing import drawing
+with needing_tools():
     from cardwise.replay import plots
-except ImportError as error:  # an optional extra: images that run in a cluster do without
-    raise UserError(f"the HTML report needs jinja2 and matplotlib ({error}): pip install 'cardwise[tools]'") from error
 
 MOST_REASONS = 5
 """Reasons that the plot shows, and says that it does; the table has all."""
@@ -63,24 +55,20 @@ def render_report(results: Sequence[Replayed], history: History, need: Need | No
     ground = common_ground(results)
     contenders = rank(results, ground)
     reasons = refused_reasons(contenders)
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("cardwise.replay"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.policies["json.dumps_function"] = lambda value: msgspec.json.encode(value).decode()
-    environment.policies["json.dumps_kwargs"] = {}
-    with drawing():
-        drawn = {
+
+    def draw() -> dict[str, object]:
+        return {
             "curve": plots.plot_curve(contenders, ground),
             "idle": plots.plot_idle(contenders, ground),
             "leftover": plots.plot_leftover(contenders),
             "maps": [plots.plot_free(each) for each in contenders],
             "refused": plots.plot_refused(contenders, reasons[:MOST_REASONS]) if reasons else "",
         }
-    return environment.get_template("report.html").render(
+
+    return render(
+        "cardwise.replay",
+        {"runs": [asdict(each.run) for each in results]},
+        draw,
         ground=ground,
         contenders=contenders,
         history=history,
@@ -97,9 +85,6 @@ def render_report(results: Sequence[Replayed], history: History, need: Need | No
         refused_of=refused_of,
         free_words=free_words,
         wordings=WORDINGS,
-        plots=drawn,
         look_of=plots.look_of,
         results=results,
-        figures={"runs": [asdict(each.run) for each in results]},
-        version=__version__,
     )

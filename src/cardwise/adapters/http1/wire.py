@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from http import HTTPStatus
 
-Headers = list[tuple[bytes, bytes]]
+Header = tuple[bytes, bytes]
+Headers = list[Header]
 
 JSON = b"application/json"
 TEXT = b"text/plain; charset=utf-8"
