@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 
 import hypothesis.strategies as st
@@ -183,3 +184,53 @@ def test_what_cannot_be_meant_is_refused():
         batched(depth=0)
     with pytest.raises(TypeError, match="with parentheses"):
         batched(len)
+
+
+@pytest.mark.parametrize("kind", ["partial", "object", "async object"])
+async def test_whatever_can_be_called_with_a_list_can_be_batched(kind):
+    class Doubles:
+        def __call__(self, items):
+            return [2 * item for item in items]
+
+    class DoublesLater:
+        async def __call__(self, items):
+            return [2 * item for item in items]
+
+    work = {
+        "partial": functools.partial(lambda scale, items: [scale * item for item in items], 2),
+        "object": Doubles(),
+        "async object": DoublesLater(),
+    }[kind]
+    double = batched(max_batch=4)(work)
+    async with asyncio.timeout(5):
+        assert await asyncio.gather(*(double(i) for i in range(6))) == [0, 2, 4, 6, 8, 10]
+
+
+@pytest.mark.parametrize("later", [False, True])
+async def test_a_function_that_runs_out_of_an_iterator_leaves_nobody_waiting(later):
+    """StopIteration cannot be handed on through a future: asyncio itself would wait for ever."""
+
+    def exhausted(items):
+        return [next(iter(())) for _ in items]
+
+    async def exhausted_later(items):
+        return exhausted(items)
+
+    run = batched(max_batch=4)(exhausted_later if later else exhausted)
+    async with asyncio.timeout(5):
+        found = await asyncio.gather(run(1), run(2), return_exceptions=True)
+    assert [type(each) for each in found] == [RuntimeError, RuntimeError]
+    assert run.waiting == 0
+
+
+async def test_a_call_that_is_cancelled_in_a_batch_takes_nothing_from_the_others():
+    model = Model()
+    double = doubling(model, max_batch=4)
+    model.gate.clear()
+    calls = [asyncio.ensure_future(double(i)) for i in range(3)]
+    await asyncio.sleep(0.01)
+    calls[1].cancel()
+    await asyncio.sleep(0)
+    model.gate.set()
+    assert [await calls[0], await calls[2]] == [0, 4]
+    assert model.batches == [[0, 1, 2]]

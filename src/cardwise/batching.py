@@ -76,6 +76,8 @@ class Batched(Generic[ItemT, ResultT]):
         self._news: asyncio.Event | None = None
         self._task: asyncio.Task[None] | None = None
         self._cohort = 1
+        self._name = getattr(work, "__name__", type(work).__name__)
+        self._is_async = any(map(inspect.iscoroutinefunction, (work, type(work).__call__)))
         functools.update_wrapper(self, work)
 
     @property
@@ -114,7 +116,7 @@ class Batched(Generic[ItemT, ResultT]):
         """There is news for the loop that makes batches; it lives as long as something waits."""
         if self._news is None or self._task is None or self._task.done():
             self._news = asyncio.Event()
-            self._task = asyncio.create_task(self._run(self._news), name=f"batches of {self._work.__name__}")
+            self._task = asyncio.create_task(self._run(self._news), name=f"batches of {self._name}")
         self._news.set()
 
     async def _run(self, news: asyncio.Event) -> None:
@@ -151,15 +153,21 @@ class Batched(Generic[ItemT, ResultT]):
     async def _results(self, items: list[ItemT]) -> Sequence[ResultT]:
         results = await self._call(items)
         if len(results) != len(items):
-            told = f"{self._work.__name__} was given {len(items)} items and answered {len(results)} results"
+            told = f"{self._name} was given {len(items)} items and answered {len(results)} results"
             raise WrongAnswerError(told)
         return results
 
     async def _call(self, items: list[ItemT]) -> Sequence[ResultT]:
         """A plain function runs in a thread: it would hold up every caller of the loop."""
-        if inspect.iscoroutinefunction(self._work):
-            return cast("Sequence[ResultT]", await self._work(items))
-        return await asyncio.to_thread(cast("Callable[[list[ItemT]], Sequence[ResultT]]", self._work), items)
+        if self._is_async:
+            return await cast("Awaitable[Sequence[ResultT]]", self._work(items))
+        return await asyncio.to_thread(self._beside, items)
+
+    def _beside(self, items: list[ItemT]) -> Sequence[ResultT]:
+        try:
+            return cast("Sequence[ResultT]", self._work(items))
+        except StopIteration as exc:  # no future takes it: its callers would wait for ever
+            raise RuntimeError(f"{self._name} raised StopIteration") from exc
 
     def _refuse(self, dropped: Sequence[Dropped[_Call[ItemT, ResultT]]]) -> None:
         for each in dropped:
