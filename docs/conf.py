@@ -9,6 +9,7 @@ from sphinx.application import Sphinx
 from cardwise import __version__
 from cardwise.core.reasons import WORDINGS
 from cardwise.gateway.refusals import MEANINGS
+from cardwise.metrics_table import page as metrics_page
 from cardwise.plan.reference import page as capacity_page
 
 project = "cardwise"
@@ -56,6 +57,7 @@ def _write(name: str, text: str) -> None:
 _write_reasons()
 _write_answers()
 _write("capacity.md", capacity_page())
+_write("metrics.md", metrics_page())
 
 
 def setup(app: Sphinx) -> None:

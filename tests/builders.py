@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from cardwise.core.cluster import Cluster
 from cardwise.core.inventory import CardSpec, NodeSpec
 from cardwise.core.request import Isolation, PodRequest, Shape
@@ -17,18 +19,7 @@ def card(uuid="", model="A10", memory_mib=CARD_MIB, **more):
 def node(name="n0", cards=1, cpu_milli=64000, memory_mib=262144, **more):
     """A node with so many plain cards, or with the given ones; their UUIDs are made from the node's name."""
     specs = [card() for _ in range(cards)] if isinstance(cards, int) else list(cards)
-    named = tuple(
-        CardSpec(
-            spec.uuid or f"{name}-card{i}",
-            spec.model,
-            spec.memory_mib,
-            isolation=spec.isolation,
-            healthy=spec.healthy,
-            links=spec.links,
-            binds=spec.binds,
-        )
-        for i, spec in enumerate(specs)
-    )
+    named = tuple(replace(spec, uuid=spec.uuid or f"{name}-card{i}") for i, spec in enumerate(specs))
     return NodeSpec(name, cpu_milli, memory_mib, named, **more)
 
 

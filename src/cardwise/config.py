@@ -17,7 +17,9 @@ from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
 
+from cardwise.core.claim import LatencyClass
 from cardwise.core.cluster import Cluster
+from cardwise.core.ledger import MakePolicies
 from cardwise.core.placement.mix import Mix
 from cardwise.core.placement.policies import POLICIES, Balanced, BalancedWeights, Dense, DenseWeights, make_policy
 from cardwise.core.placement.policy import Policy
@@ -33,6 +35,8 @@ WEIGHED: dict[str, type[DenseWeights | BalancedWeights]] = {
 WEIGHT_MAX = 1e6
 """Scores lie in [0, 1] or near it: far above, one weight drowns all others, and their sum overflows."""
 _KEYS = ("policy", "weights")
+DEFAULT_POLICY = {LatencyClass.SENSITIVE.value: "balanced", LatencyClass.BEST_EFFORT.value: "dense"}
+"""SPEC B2 for what must answer fast; SPEC B3 for what is there to fill cards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,27 @@ def choose_policies(names_or_paths: Sequence[str]) -> tuple[PolicyChoice, ...]:
     if len({choice.label for choice in choices}) == len(choices):
         return choices
     return tuple(replace(choice, label=plain(each)) for choice, each in zip(choices, distinct, strict=True))
+
+
+def policies_by_class(told: Mapping[str, str], seed: int) -> MakePolicies:
+    """How a ledger makes its policies, by the names or files told per latency class; what is left out is the default.
+
+    Raises UserError if a class or a policy is unknown.
+    """
+    known = {each.value for each in LatencyClass}
+    wrong = sorted(told.keys() - known)
+    if wrong:
+        raise UserError(f"policy.{wrong[0]}: no such class; write {' or '.join(sorted(known))}")
+    names = {**DEFAULT_POLICY, **told}
+    chosen = {each: choose_policy(names[each.value]) for each in LatencyClass}
+    return lambda cluster, mix: _made(chosen, cluster, mix, seed)
+
+
+def _made(
+    chosen: Mapping[LatencyClass, PolicyChoice], cluster: Cluster, mix: Mix, seed: int
+) -> dict[LatencyClass, Policy]:
+    made = {choice.label: choice.make(cluster, mix, seed) for choice in chosen.values()}
+    return {each: made[choice.label] for each, choice in chosen.items()}
 
 
 def choose_policy(name_or_path: str) -> PolicyChoice:

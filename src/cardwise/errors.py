@@ -8,6 +8,7 @@
     ├── ClusterError   API server, kubelet or Prometheus: says whether to try again
     │   ├── NotFoundError  the object is not there
     │   ├── ConflictError  the object is not as the caller believed
+    │   ├── BudgetError    a PodDisruptionBudget forbids the eviction
     │   └── ExpiredError   the point in history from which to watch is forgotten: list again
     ├── DriverError    the NVIDIA driver of this node cannot be asked, or changed under us: says what to do
     ├── OutputError    stdout takes nothing: a full disk, a closed descriptor (exit 1)
@@ -55,6 +56,10 @@ class NotFoundError(ClusterError):
 
 class ConflictError(ClusterError):
     """The object is not as the caller believed (409): changed, bound, or there already."""
+
+
+class BudgetError(ClusterError):
+    """A PodDisruptionBudget forbids the eviction for now (429)."""
 
 
 class ExpiredError(ClusterError):

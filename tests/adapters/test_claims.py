@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from cardwise.adapters import wire
 from cardwise.adapters.claims import claim_of, read_claim
 from cardwise.adapters.kube_objects import Pod
 from cardwise.core.claim import LatencyClass, Stage
@@ -475,3 +476,65 @@ def test_a_pod_without_a_uid_goes_by_its_name():
 
 def test_replicas_of_a_deployment_are_one_service():
     assert claim_of(typed(deployment_pod(gpu_pod(SLICE)))).service == "team-a/resnet"
+
+
+@pytest.mark.parametrize(
+    ("annotations", "preemptible"),
+    [
+        ({}, False),
+        ({wire.ANNOTATION_CLASS: "best-effort"}, True),
+        ({wire.ANNOTATION_CLASS: "best-effort", wire.ANNOTATION_PREEMPTIBLE: "false"}, False),
+        ({wire.ANNOTATION_CLASS: "best-effort", wire.ANNOTATION_PREEMPTIBLE: "true"}, True),
+        ({wire.ANNOTATION_PREEMPTIBLE: "false"}, False),
+    ],
+)
+def test_best_effort_pods_may_have_to_go_unless_they_say_no(annotations, preemptible):
+    assert claim_of(a_pod(annotations)).preemptible is preemptible
+
+
+def test_a_latency_sensitive_pod_cannot_say_that_it_may_go():
+    with pytest.raises(UserError, match="only best-effort pods are preempted; write cardwise"):
+        claim_of(a_pod({wire.ANNOTATION_PREEMPTIBLE: "true"}))
+
+
+def test_priority_is_that_of_the_pods_class():
+    assert claim_of(a_pod({}, priority=7)).priority == 7
+    assert claim_of(a_pod({})).priority == 0
+
+
+def a_pod(annotations, **spec):
+    told = {"metadata": {"name": "p", "annotations": annotations}, "spec": {"containers": [], **spec}}
+    return msgspec.convert(told, Pod)
+
+
+# ---------------------------------------------------------------- lent memory
+
+LENT = {wire.ANNOTATION_OVERSUBSCRIBE: "true"}
+BEST_EFFORT = {wire.ANNOTATION_CLASS: "best-effort"}
+
+
+def test_a_best_effort_pod_may_say_that_lent_memory_will_do():
+    (ask,) = claim(annotations=LENT | BEST_EFFORT).asks
+    assert ask.shape.oversubscribe
+
+
+def test_any_other_pod_is_denied_with_what_to_write():
+    (told,) = faults(annotations=LENT)
+    assert told == (
+        "annotation cardwise.dev/oversubscribe: only best-effort pods are lent memory; write cardwise.dev/class: "
+        "best-effort, or leave it out"
+    )
+
+
+def test_one_that_runs_all_the_same_is_lent_nothing():
+    found, _ = read_claim(typed(gpu_pod(SLICE, annotations=LENT)))
+    assert not found.asks[0].shape.oversubscribe
+
+
+def test_whole_cards_and_init_containers_are_lent_nothing():
+    (ask,) = claim({"nvidia.com/gpu": "1"}, annotations=LENT | BEST_EFFORT).asks
+    assert not ask.shape.oversubscribe
+    raw = gpu_pod(SLICE, annotations=LENT | BEST_EFFORT)
+    raw["spec"]["initContainers"] = [container(gpu=SLICE, name="init")]
+    shapes = {ask.stage: ask.shape.oversubscribe for ask in claim_of(typed(raw)).asks}
+    assert shapes == {Stage.INIT: False, Stage.APP: True}

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 import pytest
 
 from cardwise.adapters.hollow import HollowCluster, apply_patch
-from cardwise.adapters.kube.port import All, Binding, Gone, LeaseRecord, Put
-from cardwise.errors import ConflictError, NotFoundError, UserError
+from cardwise.adapters.kube.port import All, Binding, Evictee, Gone, LeaseRecord, Put
+from cardwise.errors import BudgetError, ConflictError, NotFoundError, UserError
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -301,3 +301,66 @@ async def test_a_node_that_is_removed_is_told_with_its_last_state():
         (event,) = await take(stream, 1)
     assert isinstance(event, Gone)
     assert event.object.status.allocatable == {"cpu": "4"}
+
+
+# ---------------------------------------------------------------- eviction
+
+
+def budget(allowed, **selector):
+    told = {"metadata": {"name": "b"}, "spec": {"selector": {"matchLabels": selector}}}
+    return {**told, "status": {"disruptionsAllowed": allowed}}
+
+
+async def evictable(cluster, name="a"):
+    """A pod with a node, that ends when its kubelet says so."""
+    raw = pod(name)
+    raw["metadata"]["labels"] = {"app": "x"}
+    uid = cluster.create_pod(raw).metadata.uid
+    await cluster.bind(Binding("default", name, uid, "n", {}, {}))
+    return Evictee("default", name, uid)
+
+
+async def is_going(cluster, name="a"):
+    return (await cluster.get_pod("default", name)).metadata.deletion_timestamp is not None
+
+
+async def test_who_is_evicted_is_told_to_end_and_stays_until_it_has():
+    cluster = make()
+    evictee = await evictable(cluster)
+    await cluster.evict(evictee, dry_run=True)
+    assert not await is_going(cluster)
+    await cluster.evict(evictee)
+    assert await is_going(cluster)
+    await cluster.evict(evictee)  # once more: nothing happens
+
+
+async def test_a_budget_lets_so_many_go_and_no_more():
+    cluster = make()
+    cluster.put_budget(budget(1, app="x"))
+    first, second = await evictable(cluster, "a"), await evictable(cluster, "b")
+    await cluster.evict(first)
+    for dry_run in (True, False):
+        with pytest.raises(BudgetError):
+            await cluster.evict(second, dry_run=dry_run)
+    assert [each.status.disruptions_allowed for each in await cluster.list_budgets()] == [0]
+
+
+async def test_only_the_very_pod_that_is_meant_is_evicted_or_marked():
+    cluster = make()
+    await evictable(cluster)
+    with pytest.raises(ConflictError):
+        await cluster.evict(Evictee("default", "a", "another"))
+    with pytest.raises(ConflictError):
+        await cluster.annotate_pod("default", "a", "another", {"x": "y"})
+    with pytest.raises(ConflictError):
+        await cluster.nominate("default", "a", "another", "n")
+
+
+async def test_annotations_of_a_pod_are_set_and_removed_and_its_nomination_is_told():
+    cluster = make()
+    evictee = await evictable(cluster)
+    await cluster.annotate_pod("default", "a", evictee.uid, {"x": "y", "z": "1"})
+    await cluster.annotate_pod("default", "a", evictee.uid, {"x": None})
+    await cluster.nominate("default", "a", evictee.uid, "n")
+    told = await cluster.get_pod("default", "a")
+    assert (told.metadata.annotations, told.status.nominated_node_name) == ({"z": "1"}, "n")

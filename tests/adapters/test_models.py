@@ -132,6 +132,41 @@ def test_a_broken_file_is_one_sentence_with_its_name(folder, content, message):
     assert message in told
 
 
+def headed(path, entries, data_bytes):
+    text = json.dumps(entries).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(data_bytes))
+
+
+@pytest.mark.parametrize(
+    "spans", [[[-100, 10]], [[0, 10], [0, 10]], [[4, 10]]], ids=["from below 0", "two tensors' bytes", "a hole"]
+)
+def test_tensors_that_are_not_the_bytes_of_the_file_are_refused(folder, spans):
+    headed(folder / "model.safetensors", {f"t{i}": {"data_offsets": span} for i, span in enumerate(spans)}, 10)
+    with pytest.raises(InputError, match="has 10 bytes for tensors of"):
+        read_model(folder)
+
+
+@pytest.mark.parametrize("digits", ["1", "0001", "9" * 5000], ids=["one", "zeros", "more than Python reads"])
+def test_the_layer_of_a_tensor_may_have_any_digits(folder, digits):
+    last = "1" if digits != "9" * 5000 else "0"
+    headed(folder / "model.safetensors", {f"layers.{digits}.w": {"data_offsets": [0, 10]}}, 10)
+    assert read_model(folder).weights_bytes == 10 * int(last)
+
+
+def test_a_shard_whose_name_no_file_system_has_is_missing(folder):
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "x" * 5000}}))
+    with pytest.raises(InputError, match="lacks 'xxxx"):
+        read_model(folder)
+
+
+def test_of_many_missing_shards_a_few_are_named_and_the_others_counted(folder):
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": {f"t{i}": f"s{i}" for i in range(3000)}})
+    )
+    with pytest.raises(InputError, match=r"lacks s0, s1, .* and 2,992 more, which"):
+        read_model(folder)
+
+
 def test_shards_without_an_index_are_not_guessed_at(folder):
     safetensors(folder / "model-00001-of-00002.safetensors", {"a": ("BF16", 1)})
     assert "holds model-00001-of-00002.safetensors but no model.safetensors.index.json" in refusal(folder)

@@ -11,7 +11,14 @@ import pytest
 from hypothesis import given
 
 from cardwise.adapters.kube_objects import Node
-from cardwise.adapters.node_cards import decode_cards, encode_cards, encode_load, node_load, node_spec
+from cardwise.adapters.node_cards import (
+    decode_cards,
+    encode_cards,
+    encode_lending,
+    encode_load,
+    node_load,
+    node_spec,
+)
 from cardwise.core.inventory import CardSpec
 from cardwise.core.request import Isolation
 from tests.adapters.kubectl_builders import node as raw_node
@@ -136,3 +143,41 @@ def test_a_node_that_tells_no_load_has_none():
 def test_an_unreadable_load_names_the_node(text):
     with pytest.raises(ValueError, match=r"^node n0: cardwise\.dev/load is not readable"):
         node_load(node({"cardwise.dev/load": text}))
+
+
+# ---------------------------------------------------------------- lending
+
+
+def lending_node(cards, **notes):
+    raw = raw_node("n0")
+    raw["metadata"]["annotations"] = {"cardwise.dev/cards": encode_cards(cards), **notes}
+    return msgspec.convert(raw, Node)
+
+
+def test_what_may_be_lent_and_who_keeps_away_is_read_back_by_card():
+    notes = encode_lending({"a": 2400}, {"b": {"ns/t", "ns/s"}, "c": set()})
+    assert notes["cardwise.dev/evicted"] == '{"b":["ns/s","ns/t"]}'
+    first, second = node_spec(lending_node([card("a"), card("b")], **notes)).cards
+    assert (first.lendable_mib, first.evicted) == (2400, frozenset())
+    assert (second.lendable_mib, second.evicted) == (0, frozenset({"ns/s", "ns/t"}))
+
+
+def test_a_node_whose_agent_says_nothing_of_lending_lends_nothing():
+    (only,) = node_spec(lending_node([card("a")])).cards
+    assert (only.lendable_mib, only.evicted) == (0, frozenset())
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "told"),
+    [
+        ("lendable", '{"a":12289}', "12289 MiB cannot be lent of card a, which has 24576"),
+        ("lendable", '{"a":-1}', "-1 MiB cannot be lent"),
+        ("lendable", '{"a":1.5}', "lendable is not readable"),
+        ("evicted", '{"a":"ns/s"}', "evicted is not readable"),
+        ("evicted", "", "evicted is not readable"),
+    ],
+)
+def test_nonsense_about_lending_is_refused_with_the_nodes_name(key, text, told):
+    with pytest.raises(ValueError, match=r"^node n0: ") as refused:
+        node_spec(lending_node([card("a")], **{f"cardwise.dev/{key}": text}))
+    assert told in str(refused.value)

@@ -91,7 +91,7 @@ class GpuNode:
         self.metrics_port = await self._stack.enter_async_context(self.agent.running())
 
     def _close_driver(self):
-        if self.agent is None or not self.agent.using.hung:  # as main.run does
+        if self.agent is None or not self.agent.hung:  # as main.run does
             self.driver.close()
 
     async def stop_agent(self):

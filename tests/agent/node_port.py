@@ -11,13 +11,13 @@ from cardwise.adapters.allocations import encode
 from cardwise.adapters.kube.port import All, Gone, LeaseRecord, Lost, Put
 from cardwise.adapters.kube_objects import LocalPod, Node
 from cardwise.core.allocation import Allocation, Share
-from cardwise.errors import ClusterError, ConflictError, NotFoundError
+from cardwise.errors import BudgetError, ClusterError, ConflictError, NotFoundError
 
 NODE = "gpu-1"
 
 
 class NodePort:
-    """down: every call fails. mute: the watch says nothing, not even what there is."""
+    """down: every call fails. mute: the watch says nothing, not even what there is. budget: no pod may be evicted."""
 
     def __init__(self):
         self.pods: dict[str, dict] = {}
@@ -25,6 +25,8 @@ class NodePort:
         self.conditions: dict[str, dict] = {}
         self.events: list[dict] = []
         self.leases: dict[str, LeaseRecord] = {}
+        self.evicted: list[tuple[str, int]] = []
+        self.budget = False
         self.writes = 0
         self.down = False
         self.mute = False
@@ -64,6 +66,14 @@ class NodePort:
         if not found:
             raise NotFoundError(f"pod {namespace}/{name}", retry=False)
         return local_pod(found[-1])
+
+    async def evict(self, evictee):
+        self._check()
+        if self.budget:
+            raise BudgetError("Cannot evict pod as it would violate the pod's disruption budget.", retry=True)
+        if evictee.uid not in self.pods:
+            raise NotFoundError(f"pod {evictee.namespace}/{evictee.name}", retry=False)
+        self.evicted.append((f"{evictee.namespace}/{evictee.name}", evictee.grace_s))
 
     async def get_node(self, name):
         self._check()

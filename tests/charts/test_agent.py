@@ -23,13 +23,14 @@ import yaml
 
 from cardwise.adapters import wire
 from cardwise.adapters.kube.client import connect
-from cardwise.adapters.kube.port import LeaseRecord
+from cardwise.adapters.kube.port import Evictee, LeaseRecord
 from cardwise.agent.publishing import lease_name
 from cardwise.agent.settings import MOST_SLOTS, Settings, read_settings
 from cardwise.core.card.isolation import AUTO, Step
 from cardwise.errors import ClusterError
 from tests.charts.conftest import NAMESPACE
 from tests.charts.helm import CHART
+from tests.charts.test_installed import ALLOC, BOUND, RECORD, bind, pod
 from tests.charts.test_rendering import named, workloads
 from tests.controlplane.cluster import free_ports
 from tests.controlplane.plane import KubectlError
@@ -128,6 +129,9 @@ OTHER = {
     ("isolation",): "whole",
     ("cdi-read-folders",): ["/etc/cdi"],
     ("model-folders",): ["/models"],
+    ("memory-every-s",): 0.5,
+    ("reclaim",): "lent",
+    ("lend-most-pct",): 40,
     ("tolerations",): [{"operator": "Exists"}],
 }
 
@@ -283,6 +287,7 @@ def test_its_pod_is_admitted_where_privileged_pods_are_and_nowhere_else(plane, r
         (False, "delete", "nodes", ""),
         (False, "patch", "pods", "default"),
         (False, "patch", "pods/status", "default"),
+        (True, "create", "pods/eviction", "default"),
         (False, "delete", "pods", "default"),
         (False, "create", "pods", NAMESPACE),
         (False, "create", "pods/binding", "default"),
@@ -339,6 +344,52 @@ def test_a_token_of_its_account_that_is_no_pods_writes_nothing(release, node):
     refused = asyncio.run(writes(release.agent_account_kubeconfig(), node))
     assert refused.keys() == {"annotations", "condition", "lease"}
     assert all("by the token of its pod" in text for text in refused.values())
+
+
+async def evict(kubeconfig, space, name):
+    """The agent's own client; why it was refused, or nothing."""
+    async with connect(kubeconfig, None) as client:
+        found = await client.get_local_pod(space, name)
+        try:
+            await client.evict(Evictee(space, name, found.metadata.uid, 1))
+        except ClusterError as exc:
+            return str(exc)
+    return ""
+
+
+def made(plane, space, name, *, best_effort=True, **spec):
+    """A pod; what would send it to the webhook, which nobody serves here, is written afterwards."""
+    plane.kubectl("apply", "-n", space, "-f", "-", stdin=pod(name, **spec))
+    if best_effort:
+        plane.kubectl("annotate", "pod", name, "-n", space, "cardwise.dev/class=best-effort")
+
+
+def bound_pod(release, plane, space, name, node, *, best_effort=True):
+    made(plane, space, name, best_effort=best_effort)
+    bind(plane, space, name, node, {ALLOC: RECORD}, {BOUND: "true"}, user=release.scheduler)
+
+
+@pytest.fixture
+def space(plane):
+    return plane.namespace(f"evicted-{time.monotonic_ns()}")
+
+
+def test_it_evicts_best_effort_pods_of_its_own_node_that_have_a_card_and_nobody_else(release, plane, space, node):
+    other = f"{node}-beside"
+    plane.fake_node(other)
+    bound_pod(release, plane, space, "be", node)
+    bound_pod(release, plane, space, "be-elsewhere", other)
+    bound_pod(release, plane, space, "latency", node, best_effort=False)
+    made(plane, space, "no-card", nodeName=node)
+    kubeconfig = release.agent_pod_kubeconfig(node)
+    refused = {name: asyncio.run(evict(kubeconfig, space, name)) for name in ("be-elsewhere", "latency", "no-card")}
+    assert "evicts pods of its own node only" in refused["be-elsewhere"]
+    assert all("best-effort pods (annotation cardwise.dev/class)" in refused[name] for name in ("latency", "no-card"))
+    assert "403" in asyncio.run(evict(release.agent_account_kubeconfig(), space, "be"))
+    assert asyncio.run(evict(kubeconfig, space, "be")) == ""
+    left = plane.api("GET", f"/api/v1/namespaces/{space}/pods")["items"]
+    assert {each["metadata"]["name"] for each in left if "deletionTimestamp" not in each["metadata"]} == set(refused)
+    plane.kubectl("delete", "pods", "--all", "-n", space, "--force", "--grace-period=0")
 
 
 @pytest.mark.parametrize("lease", ["cardwise-scheduler", "cardwise-agent-another"])

@@ -227,7 +227,7 @@ def test_other_schedulers_bind_pods_without_cards(plane, space):
 # -------------------------------------------------------------------- nodes
 
 
-@pytest.mark.parametrize("name", ["cards", "load", "cached-models"])
+@pytest.mark.parametrize("name", ["cards", "load", "lendable", "evicted", "cached-models"])
 @pytest.mark.parametrize("subresource", [(), ("--subresource=status",)], ids=["node", "status"])
 def test_only_the_agent_says_what_a_node_has(release, plane, space, name, subresource):
     key = f"cardwise.dev/{name}"
@@ -255,6 +255,32 @@ def test_a_kubelet_and_an_admin_change_the_rest_of_a_node(plane, space):
     assert node["spec"]["unschedulable"]
     assert "MemoryPressure" in [each["type"] for each in node["status"]["conditions"]]
     assert node["metadata"]["annotations"]["cardwise.dev/cards"] == "1"
+
+
+# -------------------------------------------------------------------- what the controller writes
+
+
+@pytest.mark.parametrize("name", ["nominated", "preempted-for", "preempted-by", "preemptions"])
+@pytest.mark.parametrize("kind", ["pod", "node"])
+def test_only_the_controller_says_what_is_kept_for_whom_and_who_was_evicted(plane, space, kind, name):
+    key, where = f"cardwise.dev/{name}", ("-n", space) if kind == "pod" else ()
+    plane.kubectl("apply", "-n", space, "-f", "-", stdin=pod(space))
+    plane.fake_node(space)
+    controller = ["--as", f"system:serviceaccount:{NAMESPACE}:cardwise-controller", "--as-group", "system:masters"]
+    change = ("annotate", "--overwrite", kind, space, *where)
+    with pytest.raises(KubectlError, match="ValidatingAdmissionPolicy 'cardwise-preemption'"):
+        plane.kubectl(*change, f"{key}=1")
+    plane.kubectl(*change, f"{key}=1", *controller)
+    for forged in (f"{key}=2", f"{key}-"):
+        with pytest.raises(KubectlError, match="ValidatingAdmissionPolicy 'cardwise-preemption'"):
+            plane.kubectl(*change, forged)
+    plane.kubectl("annotate", kind, space, *where, "example.test/note=1")
+
+
+def test_nobody_creates_a_pod_with_a_share_kept_for_it(plane, release):
+    told = {"annotations": {"cardwise.dev/nominated": "{}"}}
+    with pytest.raises(KubectlError, match="cardwise-preemption"):
+        plane.kubectl("create", "-n", "kube-system", "-f", "-", stdin=pod("forged", **told))
 
 
 # -------------------------------------------------------------------- who is sent to the webhook, which is down (C45)

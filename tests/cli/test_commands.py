@@ -179,6 +179,21 @@ def test_explain_tells_what_it_could_not_read_beside_the_json_not_in_it(tmp_path
         assert told in done.stderr
 
 
+def test_explain_says_why_a_pod_on_a_fenced_card_stays(tmp_path):
+    why = "its card is fenced, and it stays: no other node has room for it"
+    limits = {"nvidia.com/gpu.memory": "4096"}
+    pod = {
+        "kind": "Pod",
+        "metadata": {"name": "p", "namespace": "ns", "uid": "p", "annotations": {"cardwise.dev/stays": why}},
+        "spec": {"containers": [{"name": "c", "resources": {"limits": limits}}], "nodeName": "n0"},
+    }
+    dump = tmp_path / "dump.json"
+    node = {"kind": "Node", "metadata": {"name": "n0"}, "status": {"allocatable": {"cpu": "8", "memory": "8Gi"}}}
+    dump.write_text(json.dumps({"kind": "List", "items": [node, pod]}))
+    assert f"  {why}\n" in cardwise("explain", "ns/p", "--dump", dump).stdout
+    assert json.loads(cardwise("explain", "ns/p", "--dump", dump, "--json").stdout)["stays"] == why
+
+
 def test_explain_of_a_cluster_without_agents_says_that_nobody_reports_cards():
     pod, dump = "serving/resnet-50-5d9c7b6f4-00000", ROOT / "examples/dump/dump.json"
     done = cardwise("explain", pod, "--dump", dump)

@@ -8,7 +8,8 @@ import tomllib
 import msgspec
 
 from cardwise.agent.settings import Settings as AgentSettings
-from cardwise.scheduler.settings import DEFAULT_POLICY, Settings, policies_of
+from cardwise.config import DEFAULT_POLICY
+from cardwise.scheduler.settings import Settings, policies_of
 from tests.conftest import ROOT
 
 ROW = re.compile(r"^\| `([a-z-]+)` \| (.*?) \|", re.MULTILINE)

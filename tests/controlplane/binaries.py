@@ -46,7 +46,7 @@ def binary(name: str) -> Path:
 def built() -> Path:
     """Folder with one link per program to the cached build; parallel callers wait for the one that builds."""
     command = build_command()
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cardwise" / "controlplane"
+    cache = cache_folder()
     folder = cache / fingerprint(command)
     if folder.is_dir():
         return folder
@@ -62,6 +62,11 @@ def built() -> Path:
     return folder
 
 
+def cache_folder() -> Path:
+    """Where builds are kept."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cardwise" / "controlplane"
+
+
 def build_command() -> list[str]:
     """Command line of the build, but for the output's path."""
     found = VERSION.search((BUILD / "go.mod").read_text())
@@ -74,11 +79,12 @@ def build_command() -> list[str]:
     return ["go", "build", *flags, "-ldflags", " ".join(["-s", "-w", *stamps])]
 
 
-def fingerprint(command: list[str]) -> str:
+def fingerprint(command: list[str], folder: Path = BUILD) -> str:
     """Name of a build: changes with the sources, the flags and the kind of machine."""
     digest = hashlib.sha256("\0".join([platform.machine(), *command]).encode())
-    for name in ("go.mod", "go.sum", "main.go"):
-        digest.update(b"\0" + (BUILD / name).read_bytes())
+    for path in (folder / name for name in ("go.mod", "go.sum", "main.go")):
+        if path.exists():
+            digest.update(b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]
 
 

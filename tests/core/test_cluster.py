@@ -17,6 +17,8 @@ CHANGING = [
     "cpu_free_milli",
     "host_memory_free_mib",
     "memory_free_mib",
+    "memory_lent_mib",
+    "memory_lent_free_mib",
     "compute_free_milli",
     "card_slices",
     "class_slices",

@@ -1,6 +1,7 @@
 """The laws of the ledger: in whatever order events come, it equals what the cluster says, and no card is oversold."""
 
 from dataclasses import replace
+from functools import partial
 
 import hypothesis.strategies as st
 import numpy as np
@@ -53,7 +54,7 @@ def state(books):
     order = np.argsort(c.node_names)
     arrays = {name: getattr(c, name)[order].tolist() for name in CHANGING if name not in TIMES}
     told = (c.node_names, c.cached_models, c.exclusive_total, c.class_total, c.service_slices, c.on_card, c.slices)
-    return arrays, told, sorted(books.conflicts)
+    return arrays, (*told, c.evicted), sorted(books.conflicts)
 
 
 # ---------------------------------------------------------------- single situations
@@ -262,12 +263,18 @@ CHANGES = {
     "another mode": {"isolation": Isolation.MPS},
     "a mode that shares nothing": {"isolation": Isolation.MIG},
     "other weights on disk": {"cached_models": frozenset({"m"})},
+    "much to lend": {"lendable_mib": 9000},
+    "nothing to lend": {"lendable_mib": 0},
+    "a service that gave memory back": {"evicted": frozenset({"s"})},
 }
+
+
+ON_CARDS = {"healthy", "isolation", "lendable_mib", "evicted"}
 
 
 def changed(spec, **change):
     """The node after a change that needs no new hardware: of the node, or of all its cards."""
-    on_cards = {key: change.pop(key) for key in ("healthy", "isolation") if key in change}
+    on_cards = {key: change.pop(key) for key in ON_CARDS & change.keys()}
     return replace(spec, cards=tuple(replace(each, **on_cards) for each in spec.cards), **change)
 
 
@@ -364,11 +371,22 @@ def test_a_pod_that_is_gone_for_good_holds_nothing_whether_or_not_it_was_bound(c
 
 SHAPES = st.one_of(
     st.builds(slice_of, st.integers(1, 26000), st.integers(0, 100), st.integers(1, 2)),
+    st.builds(partial(slice_of, oversubscribe=True), st.integers(1, 26000), st.integers(0, 30), st.integers(1, 2)),
     st.builds(whole, st.integers(1, 2)),
 )
 ASKS = st.lists(st.tuples(st.sampled_from(Stage), SHAPES), min_size=0, max_size=3)
 NODES = ("n0", "n1", "n2")
 CARDS = st.lists(st.sampled_from([CARD_MIB, 2 * CARD_MIB]), min_size=1, max_size=3)
+
+
+def held_of(cluster):
+    """What all slices hold of each card, and what they were lent beyond it."""
+    physical, lent = np.zeros_like(cluster.memory_total_mib), np.zeros_like(cluster.memory_total_mib)
+    for held in cluster.slices.values():
+        for place, physical_mib, lent_mib in held.parts:
+            physical[held.node_idx, place] += physical_mib
+            lent[held.node_idx, place] += lent_mib
+    return physical, lent
 
 
 class AnyOrder(RuleBasedStateMachine):
@@ -465,6 +483,9 @@ class AnyOrder(RuleBasedStateMachine):
         cluster = self.books.cluster
         assert (cluster.memory_free_mib >= 0).all()
         assert (cluster.compute_free_milli >= 0).all()
+        physical, lent = held_of(cluster)
+        assert (cluster.memory_total_mib - cluster.memory_free_mib).tolist() == physical.tolist()
+        assert cluster.memory_lent_mib.tolist() == lent.tolist()
 
     @invariant()
     def the_ledger_equals_what_the_cluster_says(self):

@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
-from cardwise.gateway import membership
+from cardwise.gateway import discovering, membership
 from cardwise.gateway.discovering import Slices
+from cardwise.gateway.service import Service
 from tests.gateway.cluster import Cluster, annotated, endpoint, gateway, named, open_to, slice_at, slice_of
 from tests.gateway.world import echo, number, until, upstream
 
@@ -231,6 +232,41 @@ async def test_other_settings_count_when_a_replica_is_warm_under_them_and_nobody
         await asyncio.wait_for(asking, 10)
         assert set(told) == {200}
         assert await answers(client) == [200] * 12
+
+
+async def test_annotations_that_never_rest_begin_a_service_now_and_then_and_the_last_word_counts(monkeypatch):
+    """Each start warms up every replica: who wrote an annotation all the time held up everybody's requests."""
+    monkeypatch.setattr(discovering, "SETTLE_S", 0.3)
+    begun = []
+    monkeypatch.setattr(discovering, "Service", lambda settings: begun.append(settings) or Service(settings))
+    cluster = Cluster()
+    async with upstream(echo) as replica, gateway(cluster, open_to("ns")) as world, world.client() as client:
+        cluster.all_slices(slice_at(replica.url))
+        cluster.all_services(annotated(depth="7"))
+        front = world.gateway.front
+        await until(lambda: front.services and front.services[0].is_ready)
+        for depth in range(8, 108):
+            cluster.put_service(annotated(depth=str(depth)))
+            cluster.put_service(annotated(gateway="") if depth % 10 == 0 else annotated(depth=str(depth)))
+            await asyncio.sleep(0)
+        assert len(begun) <= 2
+        await until(lambda: front.services and front.services[0].settings.depth == 107)
+        assert len(begun) <= 4
+        assert await answers(client) == [200] * 12
+
+
+async def test_a_service_that_leaves_before_its_turn_does_not_come():
+    cluster = Cluster()
+    async with upstream(echo) as replica, gateway(cluster, open_to("ns")) as world:
+        cluster.all_slices(slice_at(replica.url))
+        cluster.all_services(annotated(depth="7"))
+        front, found = world.gateway.front, world.gateway.discovery
+        await until(lambda: front.services and front.services[0].is_ready)
+        cluster.put_service(annotated(depth="8"))
+        await until(lambda: found._settling)
+        cluster.put_service(annotated(gateway=""))
+        await until(lambda: not front.services)
+        assert not found._settling
 
 
 async def test_a_request_whose_service_changes_while_its_body_comes_is_served_by_the_next():

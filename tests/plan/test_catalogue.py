@@ -50,3 +50,8 @@ def test_a_component_is_within_a_tenth_of_what_was_measured_or_is_said_to_miss(r
 def test_enough_of_what_was_measured_is_met():
     met = [row for row in rows() if not row.misses]
     assert len({(row.model, row.engine, row.seen) for row in met}) >= 8
+
+
+def test_a_name_that_no_file_system_has_is_no_model_and_is_shown_cut():
+    with pytest.raises(UserError, match="x…: no such folder or file"):
+        find_model("x" * 5000)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import yaml
 
 from cardwise.adapters.models import Model
 from cardwise.core.capacity.families import shape_of
@@ -14,7 +15,7 @@ from cardwise.errors import UserError
 from cardwise.plan.catalogue import find_model
 from cardwise.plan.manifest import manifest, service_name
 from cardwise.plan.planner import Wish, make_plan
-from cardwise.plan.report import told
+from cardwise.plan.report import render, told
 from cardwise.plan.tables import tables
 from tests.core.capacity.shapes import llama
 
@@ -62,6 +63,34 @@ def test_live_tokens_bound_the_pool_of_engines_that_count_in_tokens():
 
 def test_a_step_is_never_told_fewer_tokens_than_sequences():
     assert flag(plan(sequences=4000, context=128), "--max-num-batched-tokens") == "4000"
+
+
+def test_a_step_of_tgi_is_never_told_more_tokens_than_the_kv_cache_holds():
+    """It does not start then. Source: text-generation-inference v3, backends/v3/src/main.rs."""
+    found = plan(engine="tgi", context=512, sequences=1)
+    assert flag(found, "--max-batch-prefill-tokens") == flag(found, "--max-batch-total-tokens") == "512"
+
+
+def test_a_step_that_is_told_for_fewer_tokens_than_sequences_is_refused():
+    """vLLM does not start then. Source: vllm/config/scheduler.py."""
+    with pytest.raises(UserError, match="--batch-tokens 31 are fewer than the 32 sequences"):
+        plan(step_tokens=31)
+
+
+@pytest.mark.parametrize("wish", [{}, {"slice_mib": 30_000}], ids=["found", "given"])
+def test_a_slice_that_is_larger_than_the_card_is_refused_and_no_engine_is_told_to_take_all_of_it(wish):
+    found = plan("llama-3.1-70b" if not wish else "llama-3-8b", card="L4", **wish)
+    assert found.refused
+    assert found.settings.args == ()
+    assert "--slice-mib 22394 says what a whole one holds" in found.notes[-1]
+    with pytest.raises(UserError, match="no L4 holds a slice of"):
+        manifest(found)
+
+
+@pytest.mark.parametrize(("dtype", "quantization"), [("fp8", "awq"), ("int4", "none")])
+def test_two_formats_of_the_same_weights_are_refused(dtype, quantization):
+    with pytest.raises(UserError, match=f"--dtype {dtype} and --quantization {quantization} are two formats"):
+        plan(dtype=dtype, quantization=quantization)
 
 
 def test_without_graphs_the_engine_is_told_so():
@@ -198,6 +227,18 @@ def test_the_first_request_is_one_that_the_model_answers():
     spoken = manifest(plan("whisper-large-v3"))
     assert "/v1/" not in spoken
     assert "# Fill in: a first request in the startup probe" in spoken
+
+
+@pytest.mark.parametrize("name", ["a\nkind: Evil", "a\x1b[31mred", "a\u2028b", "模型"], ids=ascii)
+def test_a_name_of_any_characters_stays_inside_its_comment(name):
+    made = manifest(make_plan(Model(name, find_model("llama-3-8b").shape), Wish(), TABLES))
+    assert [each["kind"] for each in yaml.safe_load_all(made)] == ["Deployment", "Service"]
+    assert render_text(name).isprintable()
+
+
+def render_text(name):
+    shown = make_plan(Model(name, find_model("llama-3-8b").shape), Wish(), TABLES)
+    return str(next(iter(render(shown).renderables)))
 
 
 def test_what_has_to_be_filled_in_is_told_in_the_manifest():

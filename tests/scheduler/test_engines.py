@@ -95,6 +95,18 @@ def test_a_share_that_breaks_the_slice_becomes_the_slices_own(told):
     assert argv(raw(*SERVE, *told)) == [*SERVE, f"{FLAG}={OURS}"]
 
 
+@pytest.mark.parametrize("told", ["1e999999999", "-1", "nan", "inf", "٠.١", "1/9", "0." + "1" * 5000], ids=ascii)
+def test_a_share_that_is_no_number_of_a_countable_size_becomes_the_slices_own(told):
+    """The first was counted out, and held up the webhook and with it every pod of the cluster."""
+    assert argv(raw(*SERVE, f"{FLAG}={told}")) == [*SERVE, f"{FLAG}={OURS}"]
+
+
+def test_dashes_and_underscores_may_stand_in_one_name():
+    """Source: FlexibleArgumentParser in vllm/utils/argparse_utils.py."""
+    assert argv(raw(*SERVE, "--gpu_memory-utilization=0.9")) == [*SERVE, f"{FLAG}={OURS}"]
+    assert "is not known to fit" in denied(raw(*SERVE, "--kv_cache-memory_bytes=80G"))
+
+
 def test_what_stands_after_the_share_stays_in_its_place():
     assert argv(raw(*SERVE, FLAG, "0.9", "--port", "80")) == [*SERVE, f"{FLAG}={OURS}", "--port", "80"]
 

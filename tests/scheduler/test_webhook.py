@@ -173,6 +173,14 @@ def test_an_allocation_annotation_is_denied_even_without_an_ask():
     assert denied(pod) == "annotation cardwise.dev/alloc: is written by the scheduler alone; remove it"
 
 
+@pytest.mark.parametrize(
+    "key", [wire.ANNOTATION_NOMINATED, wire.ANNOTATION_PREEMPTED_FOR, wire.ANNOTATION_PREEMPTED_BY]
+)
+def test_a_pod_with_a_mark_of_preemption_is_denied(key):
+    pod = raw({"cpu": "1"}, metadata={"annotations": {key: ""}})
+    assert denied(pod) == f"annotation {key}: is written by the controller alone; remove it"
+
+
 def test_a_pod_that_chose_its_node_is_denied():
     assert denied(raw(nodeName="n0")) == (
         "spec.nodeName: a pod that asks for cards is bound by cardwise; use spec.nodeSelector instead"

@@ -25,6 +25,10 @@ app.kubernetes.io/component: {{ .component }}
 system:serviceaccount:{{ .Release.Namespace }}:cardwise-scheduler
 {{- end }}
 
+{{- define "cardwise.controllerUser" -}}
+system:serviceaccount:{{ .Release.Namespace }}:cardwise-controller
+{{- end }}
+
 {{- define "cardwise.agentUser" -}}
 system:serviceaccount:{{ .Release.Namespace }}:cardwise-agent
 {{- end }}

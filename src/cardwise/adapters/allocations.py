@@ -22,9 +22,13 @@ class _Share(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     cores: int
     mode: str = "any"
     whole: bool = False
+    lent: int = 0
+    """Left out where nothing is lent: such an allocation is read by a scheduler that knows of no lending, too."""
 
 
-class _Alloc(msgspec.Struct, forbid_unknown_fields=True):
+class ToldAllocation(msgspec.Struct, forbid_unknown_fields=True):
+    """An allocation as it is written."""
+
     v: int
     epoch: int
     seq: int
@@ -34,23 +38,32 @@ class _Alloc(msgspec.Struct, forbid_unknown_fields=True):
 
 def encode(allocation: Allocation) -> str:
     """The annotation's text."""
+    return msgspec.json.encode(told_allocation(allocation)).decode()
+
+
+def told_allocation(allocation: Allocation) -> ToldAllocation:
+    """As it is written."""
     containers = {
         container: [
-            _Share(share.uuid, share.memory_mib, share.compute_pct, MODE_NAMES[share.mode], share.whole)
+            _Share(share.uuid, share.memory_mib, share.compute_pct, MODE_NAMES[share.mode], share.whole, share.lent_mib)
             for share in shares
         ]
         for container, shares in allocation.containers
     }
-    told = _Alloc(VERSION, allocation.epoch, allocation.seq, allocation.node, containers)
-    return msgspec.json.encode(told).decode()
+    return ToldAllocation(VERSION, allocation.epoch, allocation.seq, allocation.node, containers)
 
 
 def decode(text: str) -> Allocation:
     """Read an annotation. Raises ValueError if it is not one of ours."""
     try:
-        told = decode_json(text, _Alloc)
+        told = decode_json(text, ToldAllocation)
     except msgspec.DecodeError as exc:
         raise ValueError(f"{wire.ANNOTATION_ALLOC} is not readable: {exc}") from exc
+    return read_allocation(told)
+
+
+def read_allocation(told: ToldAllocation) -> Allocation:
+    """Back from what is written. Raises ValueError if it is not one of ours."""
     if told.v != VERSION:
         raise ValueError(f"{wire.ANNOTATION_ALLOC} has version {told.v}, this scheduler reads {VERSION}")
     containers = tuple((name, tuple(map(_share, shares))) for name, shares in told.ctr.items())
@@ -58,9 +71,9 @@ def decode(text: str) -> Allocation:
 
 
 def _share(told: _Share) -> Share:
-    if told.mode not in NAMED_MODES or told.mib < 0 or not 0 <= told.cores <= 100:
+    if told.mode not in NAMED_MODES or not 0 <= told.lent <= told.mib or not 0 <= told.cores <= 100:
         raise ValueError(f"{wire.ANNOTATION_ALLOC}: impossible share {told}")
-    return Share(told.uuid, told.mib, told.cores, told.whole, NAMED_MODES[told.mode])
+    return Share(told.uuid, told.mib, told.cores, told.whole, NAMED_MODES[told.mode], told.lent)
 
 
 def bound_pod(pod: Pod) -> BoundPod:

@@ -172,6 +172,9 @@ _WRITTEN = frozenset(
         wire.ANNOTATION_NOMINATED,
         wire.ANNOTATION_PREEMPTED_FOR,
         wire.ANNOTATION_PREEMPTED_BY,
+        wire.ANNOTATION_MOVING,
+        wire.ANNOTATION_STAYS,
+        wire.ANNOTATION_PREFETCH_NODE,
     }
 )
 """Annotations of pods that cardwise writes."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cardwise.adapters.kube_objects import Endpoint, EndpointConditions, EndpointSlice, SlicePort
 
@@ -33,11 +33,15 @@ class State(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Place:
-    """Where one replica answers. uid: of its pod, for an address may be another pod's by now; "" if it is none."""
+    """Where one replica answers. uid: of its pod, for an address may be another pod's by now; "" if it is none.
+
+    pod: its namespace and name, which the UID has decided already.
+    """
 
     host: str
     port: int
     uid: str = ""
+    pod: tuple[str, str] | None = field(default=None, compare=False)
 
     @property
     def url(self) -> str:
@@ -57,7 +61,7 @@ def places_of(slices: Iterable[EndpointSlice], port: str) -> dict[Place, State]:
             continue
         for endpoint in each.endpoints or ():
             if endpoint.addresses:
-                place = Place(endpoint.addresses[0], number, _pod_of(endpoint))
+                place = Place(endpoint.addresses[0], number, *_pod_of(endpoint, each.metadata.namespace))
                 told.setdefault(place.uid or (place.host, number), []).append(
                     (family, place, state_of(endpoint.conditions))
                 )
@@ -89,6 +93,9 @@ def _tcp(told: EndpointSlice) -> Iterator[SlicePort]:
     return (each for each in told.ports or () if each.protocol in {None, "TCP"})
 
 
-def _pod_of(endpoint: Endpoint) -> str:
+def _pod_of(endpoint: Endpoint, namespace: str) -> tuple[str, tuple[str, str] | None]:
+    """UID, namespace and name of the pod: endpoints are of their slice's namespace."""
     target = endpoint.target_ref
-    return target.uid if target is not None and target.kind == "Pod" else ""
+    if target is None or target.kind != "Pod":
+        return "", None
+    return target.uid, (namespace, target.name) if target.name else None

@@ -19,9 +19,21 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from cardwise.adapters.kube.port import All, Binding, Gone, LeaseRecord, NodeEvent, PodEvent, Put
-from cardwise.adapters.kube_objects import Node, Pod
-from cardwise.errors import ConflictError, NotFoundError, UserError
+from cardwise.adapters import wire
+from cardwise.adapters.kube.port import (
+    All,
+    Binding,
+    Evictee,
+    Gone,
+    LeaseRecord,
+    NodeEvent,
+    PodEvent,
+    Put,
+    Release,
+)
+from cardwise.adapters.kube_objects import Budget, Node, Pod, Workload
+from cardwise.adapters.selecting import covers
+from cardwise.errors import BudgetError, ConflictError, NotFoundError, UserError
 
 Raw = dict[str, Any]
 """An object as JSON has it."""
@@ -32,10 +44,11 @@ MOST_EVENTS = 1000
 _UIDS = uuid.UUID("6ba7b812-9dad-11d1-80b4-00c04fd430c8")
 
 _ObjectT = TypeVar("_ObjectT", Pod, Node)
+_TypedT = TypeVar("_TypedT", Pod, Node, Budget, Workload)
 
 
 class HollowCluster:
-    """A :class:`~cardwise.adapters.kube.port.ClusterPort` that lives in this process. One event loop owns it.
+    """An :class:`~cardwise.adapters.kube.port.EvictingPort` that lives in this process. One event loop owns it.
 
     admit: asked before a pod is stored. now: the time for timestamps. events: what was posted, oldest first.
     """
@@ -47,6 +60,8 @@ class HollowCluster:
         self._version = 0
         self._pods: dict[tuple[str, str], Raw] = {}
         self._nodes: dict[str, Raw] = {}
+        self._budgets: dict[str, Raw] = {}
+        self._workloads: dict[str, Raw] = {}
         self._leases: dict[tuple[str, str], LeaseRecord] = {}
         self._pod_followers: list[_Follower[Pod]] = []
         self._node_followers: list[_Follower[Node]] = []
@@ -124,7 +139,77 @@ class HollowCluster:
         self._leases[namespace, name] = written
         return written
 
+    async def annotate_pod(self, namespace: str, name: str, uid: str, annotations: Mapping[str, str | None]) -> None:
+        """See the port."""
+        raw = self._this_very(namespace, name, uid)
+        merged = {**(raw["metadata"].get("annotations") or {}), **annotations}
+        raw["metadata"]["annotations"] = {key: text for key, text in merged.items() if text is not None}
+        self._store_pod(raw)
+
+    async def nominate(self, namespace: str, name: str, uid: str, node: str) -> None:
+        """See the port."""
+        raw = self._this_very(namespace, name, uid)
+        raw.setdefault("status", {})["nominatedNodeName"] = node
+        self._store_pod(raw)
+
+    async def evict(self, evictee: Evictee, *, dry_run: bool = False) -> None:
+        """See the port. Like the API server it counts a budget down, and more than one for a pod is an error."""
+        raw = self._this_very(evictee.namespace, evictee.name, evictee.uid)
+        if "deletionTimestamp" in raw["metadata"]:
+            return
+        labels = raw["metadata"].get("labels") or {}
+        covering = [budget for budget in await self.list_budgets() if covers(budget.spec.selector, labels)]
+        covering = [budget for budget in covering if budget.metadata.namespace == evictee.namespace]
+        if any(budget.status.disruptions_allowed < 1 for budget in covering):
+            raise BudgetError("Cannot evict pod as it would violate the pod's disruption budget.", retry=True)
+        if dry_run:
+            return
+        for budget in covering:
+            self._budgets[budget.name]["status"]["disruptionsAllowed"] -= 1
+        self.delete_pod(evictee.namespace, evictee.name, graceful=bool(raw["spec"].get("nodeName")))
+
+    async def release_pod(self, release: Release, annotations: Mapping[str, str | None]) -> None:
+        """See the port."""
+        self._relabel(release, None, annotations, controls=False)
+
+    async def take_back_pod(self, release: Release, annotations: Mapping[str, str | None]) -> None:
+        """See the port. There is no ReplicaSet here that would adopt it by itself."""
+        self._relabel(release, release.pod_hash, annotations, controls=True)
+
+    def _relabel(
+        self, release: Release, pod_hash: str | None, annotations: Mapping[str, str | None], *, controls: bool
+    ) -> None:
+        raw = self._this_very(release.namespace, release.name, release.uid)
+        metadata = raw["metadata"]
+        changes = (("labels", {wire.LABEL_POD_HASHES[0]: pod_hash}), ("annotations", annotations))
+        for key, change in changes:
+            merged = {**(metadata.get(key) or {}), **change}
+            metadata[key] = {name: text for name, text in merged.items() if text is not None}
+        for owner in metadata.get("ownerReferences") or ():
+            if owner["uid"] == release.owner_uid:
+                owner["controller"] = controls
+        self._store_pod(raw)
+
+    async def list_budgets(self) -> list[Budget]:
+        """See the port."""
+        return [_typed(raw, Budget) for raw in self._budgets.values()]
+
+    async def list_workloads(self) -> list[Workload]:
+        """See the port."""
+        return [_typed(raw, Workload) for raw in self._workloads.values()]
+
     # ---------------------------------------------------------------- what controllers and kubelets do
+
+    def put_budget(self, raw: Mapping[str, Any]) -> None:
+        """Create a PodDisruptionBudget, or replace it; its status is the caller's, as its controller's."""
+        made = copy.deepcopy(dict(raw))
+        made.setdefault("status", {}).setdefault("disruptionsAllowed", 0)
+        self._budgets[_typed(made, Budget).name] = made
+
+    def put_workload(self, raw: Mapping[str, Any]) -> None:
+        """Create a Workload of Kueue, or replace it."""
+        made = copy.deepcopy(dict(raw))
+        self._workloads[_typed(made, Workload).metadata.name] = made
 
     def create_pod(self, raw: Mapping[str, Any]) -> Pod:
         """Admit and store a pod. Raises ConflictError if the name is taken, UserError if it is denied or no pod."""
@@ -147,6 +232,12 @@ class HollowCluster:
         raw = copy.deepcopy(self._stored(namespace, name))
         raw.setdefault("status", {})["phase"] = "Running"
         _set_condition(raw, {"type": "Initialized", "status": "True"})
+        self._store_pod(raw)
+
+    def ready_pod(self, namespace: str, name: str, *, ready: bool = True) -> None:
+        """As a kubelet whose probes pass, or fail."""
+        raw = copy.deepcopy(self._stored(namespace, name))
+        _set_condition(raw, {"type": "Ready", "status": str(ready)})
         self._store_pod(raw)
 
     def end_pod(self, namespace: str, name: str, phase: str = "Succeeded") -> None:
@@ -194,6 +285,13 @@ class HollowCluster:
         if (namespace, name) not in self._pods:
             raise NotFoundError(f"pod {namespace}/{name} not found", retry=False)
         return self._pods[namespace, name]
+
+    def _this_very(self, namespace: str, name: str, uid: str) -> Raw:
+        """A copy of a pod to change, if it is the one that is meant."""
+        raw = copy.deepcopy(self._stored(namespace, name))
+        if uid and raw["metadata"]["uid"] != uid:
+            raise _conflict(f"pod {namespace}/{name}: the UID in the precondition is {uid}, it is another one by now")
+        return raw
 
     def _stored_node(self, name: str) -> Raw:
         """A copy to change."""
@@ -318,7 +416,7 @@ def _node(raw: Raw) -> Node:
     return _typed(raw, Node)
 
 
-def _typed(raw: Raw, kind: type[_ObjectT]) -> _ObjectT:
+def _typed(raw: Raw, kind: type[_TypedT]) -> _TypedT:
     """Through JSON, as over the wire: what readers get shares nothing with what is stored."""
     try:
         return msgspec.json.decode(msgspec.json.encode(raw), type=kind)

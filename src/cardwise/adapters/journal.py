@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 
@@ -26,6 +27,8 @@ CREATE TABLE IF NOT EXISTS handed (
   state TEXT NOT NULL, told BLOB NOT NULL, PRIMARY KEY (uid, container)
 ) WITHOUT ROWID
 """
+SCHEMA_EVICTED = "CREATE TABLE IF NOT EXISTS evicted (uid TEXT PRIMARY KEY, told BLOB NOT NULL) WITHOUT ROWID"
+"""Made with the first eviction. An agent from before there were any leaves it alone, so the version is the same."""
 VERSION = 1
 DAMAGED = ".damaged"
 """What a damaged file's name ends in, once it was put aside. There is one such at most: the last."""
@@ -43,8 +46,47 @@ class State(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Standing:
+    """Who a pod is when memory must come back, from the cluster at its start: the API server may be away by then.
+
+    priority: as Kubernetes has it. created_s: when the pod was made, in seconds since 1970, by the API server's clock.
+    service: whose replica it is, empty for a pod of its own.
+    """
+
+    best_effort: bool
+    priority: int = 0
+    created_s: float = 0.0
+    service: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Eviction:
+    """A pod that has to give its memory back: written before it is ended, kept until nobody needs to know any more.
+
+    uuids: cards that it has to leave. at_s: in seconds since 1970, by this node's clock. deleted: the API server took
+    the eviction, or has the pod no more; told: the event was written; how: what else was done, empty if nothing.
+    """
+
+    uid: str
+    namespace: str
+    pod: str
+    service: str
+    uuids: tuple[str, ...]
+    why: str
+    at_s: float
+    deleted: bool = False
+    told: bool = False
+    how: str = ""
+
+    @property
+    def name(self) -> str:
+        """Namespace and name of the pod."""
+        return f"{self.namespace}/{self.pod}"
+
+
+@dataclass(frozen=True, slots=True)
 class Row:
-    """A container and what it was given. holds: what the pod takes."""
+    """A container and what it was given. holds: what the pod takes. standing: None in rows from before it was kept."""
 
     uid: str
     namespace: str
@@ -53,6 +95,7 @@ class Row:
     grants: tuple[Grant, ...]
     holds: tuple[Hold, ...]
     state: State
+    standing: Standing | None = None
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -63,6 +106,7 @@ class Row:
 class _Told(msgspec.Struct):
     grants: list[Grant]
     holds: list[Hold]
+    standing: Standing | None = None
 
 
 class _DamagedError(Exception):
@@ -70,7 +114,7 @@ class _DamagedError(Exception):
 
 
 class Journal:
-    """The rows of one node. All of them are kept in memory as well: reading never waits for the disk.
+    """The rows and evictions of one node. All are kept in memory as well: reading never waits for the disk.
 
     damage: what was wrong with the file that was there, if it was put aside.
     """
@@ -81,10 +125,10 @@ class Journal:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
-                self._db, self._rows = _opened(path)
+                self._db, self._rows, self._evictions = _opened(path)
             except _DamagedError as exc:
                 self.damage = f"{path}: {exc}; it was put aside as {_put_aside(path).name}"
-                self._db, self._rows = _opened(path)
+                self._db, self._rows, self._evictions = _opened(path)
         except (sqlite3.Error, OSError, _DamagedError) as exc:
             raise UserError(
                 f"{path}: cannot be used as the journal: {_told(exc)}; give the agent a state-folder that it can "
@@ -106,7 +150,7 @@ class Journal:
 
     def put(self, row: Row) -> None:
         """Write a row, or write it anew; on disk when this returns. Raises ClusterError, and nothing has changed."""
-        told = msgspec.json.encode(_Told(list(row.grants), list(row.holds)))
+        told = msgspec.json.encode(_Told(list(row.grants), list(row.holds), row.standing))
         self._write(
             "INSERT OR REPLACE INTO handed (uid, container, namespace, pod, state, told) VALUES (?, ?, ?, ?, ?, ?)",
             (row.uid, row.container, row.namespace, row.pod, row.state.value, told),
@@ -117,6 +161,26 @@ class Journal:
         """Remove a row, if it is there. Raises ClusterError, and nothing has changed."""
         self._write("DELETE FROM handed WHERE uid = ? AND container = ?", (row.uid, row.container))
         self._rows.pop((row.uid, row.container), None)
+
+    @property
+    def evictions(self) -> Mapping[str, Eviction]:
+        """By the pod's UID."""
+        return self._evictions
+
+    def put_eviction(self, eviction: Eviction) -> None:
+        """Write it, or write it anew; on disk when this returns. Raises ClusterError; in memory it is changed even so.
+
+        A disk that is full must not keep the card's memory from coming back.
+        """
+        self._evictions[eviction.uid] = eviction
+        told = msgspec.json.encode(eviction)
+        self._write(SCHEMA_EVICTED, ())
+        self._write("INSERT OR REPLACE INTO evicted (uid, told) VALUES (?, ?)", (eviction.uid, told))
+
+    def drop_eviction(self, uid: str) -> None:
+        """Forget it, if it is there. Raises ClusterError, and nothing has changed."""
+        self._write("DELETE FROM evicted WHERE uid = ?", (uid,))
+        self._evictions.pop(uid, None)
 
     def _write(self, statement: str, values: tuple[object, ...]) -> None:
         try:
@@ -139,10 +203,14 @@ def read_rows(path: Path) -> list[Row]:
         ) from exc
 
 
-def _opened(path: Path) -> tuple[sqlite3.Connection, dict[tuple[str, str], Row]]:
+_Rows: TypeAlias = dict[tuple[str, str], Row]
+_Evictions: TypeAlias = dict[str, Eviction]
+
+
+def _opened(path: Path) -> tuple[sqlite3.Connection, _Rows, _Evictions]:
     db = sqlite3.connect(path, timeout=LOCKED_WITHIN_S, isolation_level=None)
     try:
-        return db, _read(db, path)
+        return db, *_read(db, path)
     except (sqlite3.OperationalError, UserError):  # it cannot be read or written: that may pass
         db.close()
         raise
@@ -151,7 +219,7 @@ def _opened(path: Path) -> tuple[sqlite3.Connection, dict[tuple[str, str], Row]]
         raise _DamagedError(f"is damaged: {exc}") from exc
 
 
-def _read(db: sqlite3.Connection, path: Path) -> dict[tuple[str, str], Row]:
+def _read(db: sqlite3.Connection, path: Path) -> tuple[_Rows, _Evictions]:
     db.execute("PRAGMA journal_mode=WAL")
     db.execute("PRAGMA synchronous=FULL")
     version = db.execute("PRAGMA user_version").fetchone()[0]
@@ -163,7 +231,10 @@ def _read(db: sqlite3.Connection, path: Path) -> dict[tuple[str, str], Row]:
     db.execute(SCHEMA)
     db.execute(f"PRAGMA user_version={VERSION}")
     rows = db.execute("SELECT uid, namespace, pod, container, state, told FROM handed").fetchall()
-    return {(row[0], row[3]): _row(*row) for row in rows}
+    made = db.execute("SELECT 1 FROM sqlite_master WHERE name = 'evicted'").fetchone()
+    evicted = db.execute("SELECT told FROM evicted").fetchall() if made else []
+    evictions = [msgspec.json.decode(told, type=Eviction) for (told,) in evicted]
+    return {(row[0], row[3]): _row(*row) for row in rows}, {each.uid: each for each in evictions}
 
 
 def _told(exc: Exception) -> str:
@@ -182,4 +253,4 @@ def _put_aside(path: Path) -> Path:
 
 def _row(uid: str, namespace: str, pod: str, container: str, state: str, told: bytes) -> Row:
     read = msgspec.json.decode(told, type=_Told)
-    return Row(uid, namespace, pod, container, tuple(read.grants), tuple(read.holds), State(state))
+    return Row(uid, namespace, pod, container, tuple(read.grants), tuple(read.holds), State(state), read.standing)

@@ -315,6 +315,7 @@ class ObjectReference(_Part, frozen=True):
     """Whom an endpoint is: a pod, mostly."""
 
     kind: str = ""
+    name: str = ""
     uid: str = ""
 
 

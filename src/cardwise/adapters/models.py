@@ -9,7 +9,7 @@ anywhere but on this disk.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,13 +19,15 @@ import msgspec
 from cardwise.core.capacity.families import ConfigError, shape_of
 from cardwise.core.capacity.shape import ModelShape
 from cardwise.errors import InputError
-from cardwise.files import decode_json, read_text, seen
+from cardwise.files import LONGEST_SEEN, decode_json, read_text, seen
 
 WANT = "a model's config.json, or the folder that holds it"
 CONFIG, INDEX, SINGLE = "config.json", "model.safetensors.index.json", "model.safetensors"
 MOST_HEADER_BYTES = 100_000_000
 """As the format's own reader has it."""
-_LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
+SHOWN = 8
+"""Files that a message names, of many."""
+_LAYER = re.compile(r"(?:^|\.)layers\.([0-9]+)\.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,11 @@ def _weigh(folder: Path, shape: ModelShape) -> tuple[int | None, tuple[str, ...]
 def _is_beyond(name: str, shape: ModelShape) -> bool:
     """Whether a tensor belongs to a layer after the last: DeepSeek stores there what predicts further tokens."""
     found = _LAYER.search(name)
-    return found is not None and shape.tower is None and int(found[1]) >= len(shape.layers)
+    if found is None or shape.tower is not None:
+        return False
+    last = str(len(shape.layers) - 1)  # compared as text, for a name may have more digits than Python reads
+    number = found[1].lstrip("0") or "0"
+    return (len(number), number) > (len(last), last)
 
 
 def _files(folder: Path) -> list[Path]:
@@ -118,7 +124,7 @@ def _files(folder: Path) -> list[Path]:
             return [single]
         loose = sorted(each.name for each in folder.glob("*.safetensors"))
         if loose:
-            raise InputError(str(folder), f"holds {', '.join(loose)} but no {INDEX}; add it, or leave them out")
+            raise InputError(str(folder), f"holds {_some(loose)} but no {INDEX}; add it, or leave them out")
         return []
     try:
         shards = sorted(set(decode_json(read_text(index, WANT), _Index).weight_map.values()))
@@ -126,10 +132,23 @@ def _files(folder: Path) -> list[Path]:
         raise InputError(str(index), f"{error}; fetch it again") from error
     if any(Path(shard).name != shard for shard in shards):
         raise InputError(str(index), "names a file outside of its folder; fetch it again")
-    missing = [shard for shard in shards if not (folder / shard).is_file()]
+    missing = [shard for shard in shards if not _is_there(folder / shard)]
     if missing:
-        raise InputError(str(folder), f"lacks {', '.join(missing)}, which {INDEX} names; fetch the model again")
+        raise InputError(str(folder), f"lacks {_some(missing)}, which {INDEX} names; fetch the model again")
     return [folder / shard for shard in shards]
+
+
+def _is_there(file: Path) -> bool:
+    try:
+        return file.is_file()
+    except OSError:  # no file system has a name so long
+        return False
+
+
+def _some(names: Sequence[str]) -> str:
+    """A few of them, and how many more."""
+    told = ", ".join(name if len(name) <= LONGEST_SEEN else seen(name) for name in names[:SHOWN])
+    return told if len(names) <= SHOWN else f"{told} and {len(names) - SHOWN:,} more"
 
 
 def tensor_bytes(file: Path) -> dict[str, int]:
@@ -152,4 +171,6 @@ def tensor_bytes(file: Path) -> dict[str, int]:
     end = max((tensor.data_offsets[1] for tensor in tensors.values()), default=0)
     if min(sizes.values(), default=0) < 0 or 8 + length + end != size:
         raise InputError(str(file), f"is {size:,} bytes, {seen(8 + length + end)} in its header; fetch it again")
+    if sum(sizes.values()) != end:  # the format allows neither holes nor bytes that are two tensors'
+        raise InputError(str(file), f"has {end:,} bytes for tensors of {seen(sum(sizes.values()))}; fetch it again")
     return sizes

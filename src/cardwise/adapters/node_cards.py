@@ -1,11 +1,13 @@
-"""What the agent tells of its node, as annotations: cards, their recent load, weights on disk. Both ways.
+"""What the agent tells of its node, as annotations: cards, their load, what may be lent, weights on disk. Both ways.
 
 The scheduler believes this inventory only, never another plugin's count (case C14).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
 
 import msgspec
 
@@ -13,8 +15,11 @@ from cardwise.adapters import wire
 from cardwise.adapters.claims import MODE_NAMES, NAMED_MODES
 from cardwise.adapters.kube_objects import Node
 from cardwise.adapters.quantity import MAX_CARD_MIB, parse_mib, parse_milli
+from cardwise.core.card.watermark import MOST_LENT_SHARE
 from cardwise.core.inventory import CardSpec, NodeSpec
 from cardwise.files import decode_json
+
+_ToldT = TypeVar("_ToldT")
 
 
 class _Card(msgspec.Struct, omit_defaults=True):
@@ -59,6 +64,7 @@ def node_spec(node: Node) -> NodeSpec:
     notes, labels = node.metadata.annotations, node.metadata.labels
     try:
         cards = decode_cards(notes[wire.ANNOTATION_CARDS]) if wire.ANNOTATION_CARDS in notes else ()
+        cards = _with_lending(cards, notes) if notes.keys() & _LENDING else cards
         offered = node.status.allocatable or node.status.capacity
         return NodeSpec(
             name=node.metadata.name,
@@ -71,6 +77,41 @@ def node_spec(node: Node) -> NodeSpec:
         )
     except ValueError as exc:
         raise ValueError(f"node {node.metadata.name}: {exc}") from exc
+
+
+_LENDING = frozenset({wire.ANNOTATION_LENDABLE, wire.ANNOTATION_EVICTED})
+
+
+def encode_lending(lendable_mib: Mapping[str, int], evicted: Mapping[str, Collection[str]]) -> dict[str, str]:
+    """Both annotations about lending: what may be lent of each card, and which services keep away from it."""
+    services = {uuid: sorted(names) for uuid, names in sorted(evicted.items()) if names}
+    return {
+        wire.ANNOTATION_LENDABLE: msgspec.json.encode(dict(sorted(lendable_mib.items()))).decode(),
+        wire.ANNOTATION_EVICTED: msgspec.json.encode(services).decode(),
+    }
+
+
+def _with_lending(cards: Sequence[CardSpec], notes: Mapping[str, str]) -> tuple[CardSpec, ...]:
+    """The cards with what is told of lending. Raises ValueError if that is not readable."""
+    lendable = _told(notes, wire.ANNOTATION_LENDABLE, dict[str, int])
+    evicted = _told(notes, wire.ANNOTATION_EVICTED, dict[str, frozenset[str]])
+    for card in cards:
+        if not 0 <= lendable.get(card.uuid, 0) <= MOST_LENT_SHARE * card.memory_mib:
+            raise ValueError(
+                f"{wire.ANNOTATION_LENDABLE}: {lendable[card.uuid]} MiB cannot be lent of card {card.uuid}, which has "
+                f"{card.memory_mib}"
+            )
+    return tuple(
+        replace(card, lendable_mib=lendable.get(card.uuid, 0), evicted=evicted.get(card.uuid, frozenset()))
+        for card in cards
+    )
+
+
+def _told(notes: Mapping[str, str], key: str, kind: type[_ToldT]) -> _ToldT:
+    try:
+        return decode_json(notes.get(key, "{}"), kind)
+    except msgspec.DecodeError as exc:
+        raise ValueError(f"{key} is not readable: {exc}") from exc
 
 
 def encode_load(used_share: Mapping[str, float]) -> str:

@@ -302,6 +302,17 @@ class Driver:
             processes=_processes(card),
         )
 
+    def memory(self, uuid: str, *, processes: bool) -> CardSample:
+        """Only the card's memory, and that of its processes if they are asked for: for several times a second."""
+        card = self._card(uuid)
+        memory = _memory(card)
+        return CardSample(
+            uuid=uuid,
+            memory_used_mib=None if memory is None else _ceil_mib(memory.used),
+            memory_free_mib=None if memory is None else memory.free // MIB,
+            processes=_processes(card, busy=False) if processes else (),
+        )
+
     def _pcie(self, card: _Card, fields: dict[int, Handle]) -> tuple[int | None, int | None]:
         """KiB per second, sent and received, from the card's counters or, where it has none, measured."""
         if self._measure_pcie and PCIE_SENT not in fields:
@@ -600,15 +611,18 @@ def _rate(card: _Card, counter: int, fields: dict[int, Handle]) -> int | None:
     return int((now - before) / 1024 * 1e6 / (at_us - before_us))
 
 
-def _processes(card: _Card) -> tuple[ProcessUse, ...] | None:
-    """Compute processes and clients of MPS. One that is in both lists is a client of MPS."""
+def _processes(card: _Card, *, busy: bool = True) -> tuple[ProcessUse, ...] | None:
+    """Compute processes and clients of MPS. One that is in both lists is a client of MPS.
+
+    busy: with their SM time since it was last asked for.
+    """
     plain = _ask(card, "nvmlDeviceGetComputeRunningProcesses_v3", nothing=())
     if plain is None:
         return None
     clients = _ask(card, "nvmlDeviceGetMPSComputeRunningProcesses_v3", nothing=()) or ()
-    busy = _sm_pct(card) if plain or clients else None
-    found = {(p.pid, p.gpuInstanceId): _process(p, busy, mps=False) for p in plain}
-    found |= {(p.pid, p.gpuInstanceId): _process(p, busy, mps=True) for p in clients}
+    times = _sm_pct(card) if busy and (plain or clients) else None
+    found = {(p.pid, p.gpuInstanceId): _process(p, times, mps=False) for p in plain}
+    found |= {(p.pid, p.gpuInstanceId): _process(p, times, mps=True) for p in clients}
     return tuple(found.values())
 
 

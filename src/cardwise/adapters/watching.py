@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import structlog
 
@@ -16,6 +18,7 @@ from cardwise.adapters.kube.feed import backoff_s
 from cardwise.adapters.kube.port import All, ClusterPort, Gone, Listing, Lost, NodeEvent, PodEvent, Put
 from cardwise.adapters.kube_objects import Node, Pod
 from cardwise.adapters.node_cards import node_load, node_spec
+from cardwise.adapters.nominations import Nomination, nomination_of
 from cardwise.core.allocation import Allocation, BoundPod, Share
 from cardwise.core.claim import Claim
 from cardwise.core.inventory import NodeSpec
@@ -25,15 +28,29 @@ from cardwise.errors import ClusterError, NotFoundError
 log = structlog.get_logger()
 
 
+class Hearer(Protocol):
+    """Who hears the same events, after the ledger."""
+
+    def hear_pod(self, event: PodEvent) -> None:
+        """One event of the stream of pods."""
+
+    def hear_node(self, event: NodeEvent) -> None:
+        """One event of the stream of nodes."""
+
+
 @dataclass(slots=True)
 class Watching:
     """What the cluster said last.
 
+    now_s: a clock that never goes back: what is kept for a pod that waits has a deadline, counted from when it was
+    first heard of, for clocks of two machines differ (case C15). also: who else hears.
     pending: pods that are not bound, by UID. uids: UID by "namespace/name", of all pods.
     pods_synced, nodes_synced: everything was told at least once, and nothing is known to be missed.
     """
 
     ledger: Ledger
+    now_s: Callable[[], float] = time.monotonic
+    also: tuple[Hearer, ...] = ()
     pending: dict[str, Claim] = field(default_factory=dict)
     uids: dict[str, str] = field(default_factory=dict)
     inconsistent: set[str] = field(default_factory=set)
@@ -59,6 +76,8 @@ class Watching:
     async def _follow_nodes(self, port: ClusterPort) -> None:
         async for event in port.follow_nodes():
             self.hear_node(event)
+            for each in self.also:
+                each.hear_node(event)
 
     async def _follow_pods(self, port: ClusterPort) -> None:
         """One stream at a time: two would tell what is old after what is new."""
@@ -75,6 +94,8 @@ class Watching:
         async with contextlib.aclosing(port.follow_pods()) as events:  # type: ignore[type-var]
             async for event in events:
                 self.hear_pod(event)
+                for each in self.also:
+                    each.hear_pod(event)
 
     async def _follow_unlisted(self, port: ClusterPort) -> None:
         while True:
@@ -156,6 +177,11 @@ class Watching:
             for pod in living
             if not pod.spec.node_name and pod.metadata.uid not in self.ledger.pods
         }
+        for uid in self.ledger.nominated.keys() - self.pending.keys():
+            self.ledger.withdraw(uid)
+        for pod in living:
+            if pod.metadata.uid in self.pending:
+                self._nominate(pod)
         self.pods_synced = True
         self.lists += 1
         if self.ledger.unlisted:
@@ -168,15 +194,27 @@ class Watching:
         self.uids[pod.name] = pod.metadata.uid
         if pod.spec.node_name:
             self.pending.pop(pod.metadata.uid, None)
+            self.ledger.withdraw(pod.metadata.uid)
             self.ledger.put_pod(_bound(pod))
         elif pod.metadata.uid not in self.ledger.pods:  # else it is news from before the binding
             self.pending[pod.metadata.uid] = _claim(pod)
+            self._nominate(pod)
 
     def _drop_pod(self, pod: Pod) -> None:
         self.pending.pop(pod.metadata.uid, None)
         if self.uids.get(pod.name) == pod.metadata.uid:
             del self.uids[pod.name]
+        self.ledger.withdraw(pod.metadata.uid)
         self.ledger.drop_pod(pod.metadata.uid)
+
+    def _nominate(self, pod: Pod) -> None:
+        """What is kept for a pod that waits."""
+        told = _nomination(pod)
+        if told is None or told.over:
+            self.ledger.withdraw(pod.metadata.uid)
+            return
+        kept = BoundPod(self.pending[pod.metadata.uid], told.allocation.node, told.allocation)
+        self.ledger.nominate(kept, self.now_s() + told.keep_s)
 
     # ---------------------------------------------------------------- nodes
 
@@ -239,6 +277,14 @@ def _claim(pod: Pod) -> Claim:
     except Exception as exc:  # noqa: BLE001 - see _spec
         log.error("a pod's asks are unreadable", pod=pod.name, why=_why(exc))
         return Claim(pod.metadata.uid, pod.name)
+
+
+def _nomination(pod: Pod) -> Nomination | None:
+    try:
+        return nomination_of(pod)
+    except Exception as exc:  # noqa: BLE001 - see _spec
+        log.error("what is kept for a pod is unreadable, nothing is", pod=pod.name, why=_why(exc))
+        return None
 
 
 def _load(node: Node) -> dict[str, float]:

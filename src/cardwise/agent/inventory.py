@@ -10,10 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from cardwise.adapters.allocations import bound_pod
+from cardwise.adapters.claims import read_claim
+from cardwise.adapters.journal import Standing
 from cardwise.adapters.kube_objects import LocalPod
 from cardwise.core.allocation import Allocation, Hold, holds
 from cardwise.core.card.facts import NodeFacts, Unit, links_of, units
 from cardwise.core.card.handover import Offered
+from cardwise.core.claim import LatencyClass
 from cardwise.core.inventory import CardSpec
 from cardwise.core.request import Isolation
 
@@ -103,6 +106,31 @@ class Inventory:
     def mode_of(self, unit: Unit) -> Isolation:
         """How it is shared; an instance is shared by nobody, whatever was wished for its card."""
         return Isolation.MIG if unit.instance else self.modes.get(unit.uuid, Isolation.ANY)
+
+
+RESTART_STEP_S = 30.0
+"""Times to start again are told in steps: which of two pods took a second less says nothing."""
+
+
+def standing_of(pod: LocalPod) -> Standing:
+    """Who the pod is when memory must come back."""
+    claim, _faults = read_claim(pod)  # whatever is wrong with it, it runs
+    made = pod.metadata.creation_timestamp
+    return Standing(
+        claim.latency is LatencyClass.BEST_EFFORT,
+        pod.spec.priority or 0,
+        made.timestamp() if made else 0.0,
+        claim.service,
+    )
+
+
+def restart_s(pod: LocalPod) -> float:
+    """How long starting the pod again is expected to take: as long as it took, from its node to ready. 0: not known."""
+    since = {each.type: each.last_transition_time for each in pod.status.conditions if each.status == "True"}
+    placed, ready = since.get("PodScheduled"), since.get("Ready")
+    if placed is None or ready is None or any(each.restart_count for each in pod.status.container_statuses):
+        return 0.0
+    return max((ready - placed).total_seconds(), 0.0) // RESTART_STEP_S * RESTART_STEP_S
 
 
 def allocation_of(pod: LocalPod) -> Allocation | None:

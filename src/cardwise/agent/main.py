@@ -15,7 +15,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -30,12 +30,15 @@ from cardwise.adapters.journal import Journal
 from cardwise.adapters.kube.port import NodePort
 from cardwise.adapters.kubelet.pod_resources import PodResources
 from cardwise.adapters.mps import ControlDaemon, MpsControl, MpsSupport, MpsV2, MpsV3, probe
+from cardwise.adapters.node_cards import encode_lending
 from cardwise.adapters.nvml import Driver
 from cardwise.agent.cards import Cards
 from cardwise.agent.checks import node_findings
 from cardwise.agent.driver_calls import alone
+from cardwise.agent.evicting import Evicting
 from cardwise.agent.inventory import Inventory, allocation_of
 from cardwise.agent.isolating import Isolating, choose_steps
+from cardwise.agent.marking import Marking, MemorySampler
 from cardwise.agent.metrics import Metrics
 from cardwise.agent.models import ModelFolders
 from cardwise.agent.mps_daemon import Supervisor
@@ -44,20 +47,23 @@ from cardwise.agent.owners import Owners
 from cardwise.agent.plugin import SlotPlugin
 from cardwise.agent.preparing import Preparing
 from cardwise.agent.publishing import Publishing
+from cardwise.agent.reclaiming import OFF, Reclaiming
 from cardwise.agent.refreshing import Refreshing
 from cardwise.agent.registering import Registering
 from cardwise.agent.rivals import tell_of_rivals
 from cardwise.agent.server import Pages
 from cardwise.agent.server import serving as serving_http
-from cardwise.agent.settings import Settings
+from cardwise.agent.settings import ALL_PCT, Settings
 from cardwise.agent.sweeping import Sweeping
 from cardwise.agent.telling import Teller
 from cardwise.agent.using import Using
 from cardwise.agent.watching import NodePods
 from cardwise.agent.wellness import Wellness
+from cardwise.core.card.ending import EndPolicy
 from cardwise.core.card.facts import NodeFacts
 from cardwise.core.card.handover import Slots
 from cardwise.core.card.isolation import Mps, Offer, Standing
+from cardwise.core.card.watermark import FIRST_LENT_SHARE, MarkPolicy
 from cardwise.core.request import Isolation
 from cardwise.errors import ClusterError, DriverError, UserError
 from cardwise.process import end_if_failed, until_stopped
@@ -88,6 +94,7 @@ class Agent:
     wellness: Wellness
     using: Using
     cards: Cards
+    reclaiming: Reclaiming
     refreshing: Refreshing
     metrics: Metrics
     toolkit: ToolkitFiles
@@ -120,9 +127,16 @@ class Agent:
             await self.sweeping.preparing.owners.resources.close()
             self.journal.close()
 
+    @property
+    def hung(self) -> tuple[str, ...]:
+        """After the end, what still waits for the driver: it must not be closed then."""
+        return (*self.using.hung, *self.reclaiming.hung)
+
     async def _begin(self, start: Callable[[Callable[[], Coroutine[None, None, None]], str], None]) -> None:
         """The rest, in its order. It may take long while the API server is down: metrics are told meanwhile."""
         start(self.using.run, "using")
+        start(self.reclaiming.run, "reclaiming")  # at once: it needs neither the kubelet nor the API server
+        start(self.reclaiming.evicting.run, "evicting")
         start(self.look_around, "checks")
         start(self._look_for_rivals, "rivals")
         start(self._keep_toolkit, "toolkit")
@@ -196,9 +210,12 @@ async def build(port: NodePort, settings: Settings, node: str, driver: Driver, f
     refreshing = Refreshing(driver, isolating, choose, changed.set)
     using.divided = refreshing.changed.set
     models = ModelFolders([Path(folder) for folder in settings.model_folders])
-    publishing = Publishing(port, node, settings.namespace, inventory, using.load, models, now_s)
+    reclaiming = _reclaiming(settings, driver, preparing, now_s)
+    preparing.reclaimed = reclaiming.evicting.why_not
+    lending = partial(_lending, reclaiming)
+    publishing = Publishing(port, node, settings.namespace, inventory, using.load, models, now_s, lending)
     isolating.tell = partial(publishing.tell_ready, wire.CONDITION_MPS)
-    metrics = Metrics(inventory, journal, preparing, registering, isolating, wellness, using, publishing)
+    metrics = Metrics(inventory, journal, preparing, registering, isolating, wellness, using, publishing, reclaiming)
     plugin.took = metrics.took
     sweeping = Sweeping(preparing, settings.resource, changed.set)
     return Agent(
@@ -214,10 +231,37 @@ async def build(port: NodePort, settings: Settings, node: str, driver: Driver, f
         wellness,
         using,
         cards,
+        reclaiming,
         refreshing,
         metrics,
         toolkit,
     )
+
+
+def _reclaiming(settings: Settings, driver: Driver, preparing: Preparing, now_s: Callable[[], float]) -> Reclaiming:
+    """What looks at the cards' memory, lends it, and takes it back."""
+    inventory, journal, pods, proc = preparing.inventory, preparing.journal, preparing.pods, Path(settings.proc_folder)
+    most = settings.lend_most_pct / ALL_PCT
+    policy = MarkPolicy(
+        settings.high_mark_pct / ALL_PCT,
+        settings.low_mark_pct / ALL_PCT,
+        first_share=min(FIRST_LENT_SHARE, most),
+        most_share=most,
+    )
+    uuids = [card.uuid for card in inventory.facts.cards]
+    sampler = MemorySampler(driver)
+    cards = Cards(sampler, uuids, period_s=settings.memory_every_s)
+    marking = Marking(cards, sampler, inventory, journal, pods, proc, now_s, policy, lends=settings.reclaim != OFF)
+    grace_s, teller = settings.reclaim_grace_s, preparing.teller
+    evicting = Evicting(pods.port, pods.node, journal, time.time, grace_s, settings.reclaim_away_s)
+    ending = EndPolicy(grace_s=grace_s)
+    look_s = settings.memory_every_s / 2
+    return Reclaiming(marking, evicting, teller, proc, now_s, settings.reclaim, ending, look_s)
+
+
+def _lending(reclaiming: Reclaiming) -> Mapping[str, str]:
+    """What the scheduler is told of lending."""
+    return encode_lending(reclaiming.marking.lendable(), reclaiming.evicting.services_away())
 
 
 def _supervisor(settings: Settings, support: MpsSupport | None, standings: dict[str, Standing]) -> Supervisor | None:
@@ -298,7 +342,7 @@ async def _work(port: NodePort, settings: Settings, node: str) -> None:
                 async with agent.working():
                     await asyncio.Event().wait()
             finally:
-                if not agent.using.hung:  # else the library must not be released: the process may only end
+                if not agent.hung:  # else the library must not be released: the process may only end
                     driver.close()
 
 

@@ -20,7 +20,7 @@ from cardwise.adapters.allocations import bound_pod
 from cardwise.adapters.cdi import Edits, SlotFiles, Toolkit
 from cardwise.adapters.journal import Journal, Row, State
 from cardwise.adapters.kubelet.device_plugin import RefusedError
-from cardwise.agent.inventory import Inventory
+from cardwise.agent.inventory import Inventory, standing_of
 from cardwise.agent.owners import Owner, Owners
 from cardwise.agent.telling import Teller
 from cardwise.agent.watching import NodePods, holds_with
@@ -49,11 +49,16 @@ class Limits(Protocol):
         ...
 
 
+def _nobody(_uid: str) -> str:
+    return ""
+
+
 @dataclass(slots=True)
 class Preparing:
     """All that one start needs. toolkit: reads what the container toolkit says, afresh each time.
 
     unknown: why the journal may lack containers that run; until that is empty, only what ran before may start.
+    reclaimed: why a pod, by its UID, had to give its card's memory back; empty if it had not.
     """
 
     node: str
@@ -67,6 +72,7 @@ class Preparing:
     teller: Teller
     mismatches: dict[Mismatch, int] = field(default_factory=dict)
     unknown: str = ""
+    reclaimed: Callable[[str], str] = _nobody
     _locks: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
 
     async def prepare(self, slots: Sequence[str]) -> None:
@@ -168,16 +174,23 @@ class Preparing:
 
     def _row(self, owner: Owner, bound: BoundPod, slots: Sequence[str], *, again: bool, runs: bool = False) -> Row:
         """What would be handed over. Raises RefusedError if it may not be."""
+        if not runs and (why := self.reclaimed(bound.claim.uid)):  # else what was ended would be back at once
+            self._count(Mismatch.RECLAIMED)
+            raise RefusedError(f"cardwise: container {owner.container}: {why}")
         start = Start(owner.container, slots, bound.allocation, again, runs, _demands(bound, owner.container))
         pod = [each for each in self.journal.rows if each.uid == bound.claim.uid]
         mine = holds_with(owner.pod, [each for each in pod if each.container != owner.container])
         others = self.pods.holds_of_others(self.journal, bound.claim.uid)
         grants = hand_over(start, self.node, self.inventory.offered(), mine, others)
         if isinstance(grants, Refusal):
-            self.mismatches[grants.code] = self.mismatches.get(grants.code, 0) + 1
+            self._count(grants.code)
             raise RefusedError(f"cardwise: container {owner.container}: {grants.text}")
         meta = owner.pod.metadata
-        return Row(meta.uid, meta.namespace, meta.name, owner.container, grants, mine, State.PREPARING)
+        standing = standing_of(owner.pod)
+        return Row(meta.uid, meta.namespace, meta.name, owner.container, grants, mine, State.PREPARING, standing)
+
+    def _count(self, code: Mismatch) -> None:
+        self.mismatches[code] = self.mismatches.get(code, 0) + 1
 
     async def _undo(self, row: Row, before: Row | None) -> None:
         """A container that ran before keeps its row, for the slots are still its own; but no file lets it start."""

@@ -1,4 +1,4 @@
-"""What the cluster is told of this node: cards, their load, models on disk, and that the agent lives.
+"""What the cluster is told of this node: cards, their load, what may be lent, models on disk, and that the agent lives.
 
 Writes are few: cards when they change, load when it moved and not more often than some seconds, a heartbeat that is one
 small Lease. A change of a node's annotations also wakes pods that wait. Refuses to write what has not changed.
@@ -30,7 +30,10 @@ REPEAT_S = 600.0
 
 @dataclass(slots=True)
 class Publishing:
-    """load: utilization of each card in [0, 1], recently. models: what weights are on disk."""
+    """load: utilization of each card in [0, 1], recently. models: what weights are on disk.
+
+    lending: the annotations about memory that may be lent.
+    """
 
     port: NodePort
     node: str
@@ -39,6 +42,7 @@ class Publishing:
     load: Callable[[], Mapping[str, float]]
     models: Callable[[], frozenset[str]]
     now_s: Callable[[], float]
+    lending: Callable[[], Mapping[str, str]] = dict
     writes: int = 0
     failures: int = 0
     _told: dict[str, str] = field(default_factory=dict)
@@ -68,6 +72,7 @@ class Publishing:
         wanted = {
             wire.ANNOTATION_CARDS: encode_cards(self.inventory.specs()),
             wire.ANNOTATION_CACHED_MODELS: ",".join(sorted(self.models())),
+            **self.lending(),
         }
         load = dict(self.load())
         if self._load_is_news(load):

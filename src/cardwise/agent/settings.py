@@ -14,6 +14,7 @@ import msgspec
 
 from cardwise.adapters import wire
 from cardwise.core.card.isolation import AUTO, Step
+from cardwise.core.card.watermark import MOST_LENT_SHARE
 from cardwise.errors import InputError, UserError
 from cardwise.files import seen
 from cardwise.settings_file import read_settings_file
@@ -22,6 +23,11 @@ WANT = "the agent's settings in TOML (see cardwise agent --help)"
 
 MOST_SLOTS = 48
 """Per card: what MPS lets into one card before CUDA 13.1."""
+RECLAIM = ("best-effort", "lent", "off")
+"""From whom memory is taken back: best-effort slices; these, on cards of which more was given than there is; nobody."""
+MEMORY_EVERY_S = (0.05, 0.5)
+"""What is seen later cannot be acted on within a second."""
+ALL_PCT = 100
 MOST_PORT, MOST_SECONDS = 65535, 3600
 LONGEST_DOMAIN, LONGEST_PATH, LONGEST_NAME, LONGEST_SOCKET = 253, 4095, 255, 107
 """Bytes: of a DNS name, a path, a file's name in most file systems, a Unix socket's path."""
@@ -39,7 +45,8 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True, rename="kebab", froze
 
     slots_per_card: how many containers may share a card at most. isolation: "auto", or a step of the ladder.
     kubelet_folder, pod_resources_socket: the kubelet's. state_folder: the journal and the MPS daemon's folders, on a
-    disk that survives reboots for the first. model_folders: where models' weights lie.
+    disk that survives reboots for the first. model_folders: where models' weights lie. memory_every_s: between two
+    looks at a card's memory; reclaim: from whom it is taken back. Marks, and what is lent at most: percent of a card.
     """
 
     namespace: str = "cardwise-system"
@@ -61,6 +68,13 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True, rename="kebab", froze
     port: int = 10261
     sample_every_s: float = 1.0
     mps_check_every_s: float = 15.0
+    memory_every_s: float = 0.25
+    reclaim: str = "best-effort"
+    high_mark_pct: float = 90.0
+    low_mark_pct: float = 85.0
+    lend_most_pct: float = 50.0
+    reclaim_grace_s: int = 5
+    reclaim_away_s: float = 600.0
 
 
 def read_settings(path: Path | None) -> Settings:
@@ -88,10 +102,25 @@ def _wrong(settings: Settings) -> Iterator[tuple[str, object, str]]:
     for key, seconds in (
         ("sample-every-s", settings.sample_every_s),
         ("mps-check-every-s", settings.mps_check_every_s),
+        ("reclaim-grace-s", settings.reclaim_grace_s),
+        ("reclaim-away-s", settings.reclaim_away_s),
     ):
         if not 0 < seconds <= MOST_SECONDS:  # not a number is in no range
             yield key, seconds, f"a number of seconds above 0, at most {MOST_SECONDS}"
+    yield from _wrong_marks(settings)
     yield from _wrong_paths(settings)
+
+
+def _wrong_marks(settings: Settings) -> Iterator[tuple[str, object, str]]:
+    if settings.reclaim not in RECLAIM:
+        yield "reclaim", settings.reclaim, f"one of {', '.join(RECLAIM)}"
+    if not MEMORY_EVERY_S[0] <= settings.memory_every_s <= MEMORY_EVERY_S[1]:
+        yield "memory-every-s", settings.memory_every_s, "{} to {}".format(*MEMORY_EVERY_S)
+    if not 0 < settings.low_mark_pct < settings.high_mark_pct <= ALL_PCT:
+        marks = f"{settings.low_mark_pct:g} and {settings.high_mark_pct:g}"
+        yield "low-mark-pct", marks, "the low mark above 0 and below high-mark-pct, and that at most 100"
+    if not 0 <= settings.lend_most_pct <= MOST_LENT_SHARE * ALL_PCT:
+        yield "lend-most-pct", settings.lend_most_pct, f"0 to {MOST_LENT_SHARE * ALL_PCT:g}; 0: nothing is lent"
 
 
 def _wrong_names(settings: Settings) -> Iterator[tuple[str, object, str]]:

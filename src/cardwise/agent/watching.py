@@ -105,4 +105,4 @@ def holds_with(pod: LocalPod, rows: Iterable[Row]) -> tuple[Hold, ...]:
 
 
 def _share(grant: Grant) -> Share:
-    return Share(grant.uuid, grant.memory_mib, grant.compute_pct, grant.whole)
+    return Share(grant.uuid, grant.memory_mib, grant.compute_pct, grant.whole, lent_mib=grant.lent_mib)

@@ -17,7 +17,13 @@ WANT = "a script of faults in JSON (docs: the emulated engine)"
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", default=8100, show_default=True, help="0 for any free one; the address is printed.")
 @click.option("--model", default="emulated", show_default=True, help="Name of the model.")
-@click.option("--device", type=click.Choice(["serial", "contended"]), default="serial", show_default=True)
+@click.option(
+    "--device",
+    type=click.Choice(["serial", "contended"]),
+    default="serial",
+    show_default=True,
+    help="Requests one after the other, or all at once, each slowed by the others.",
+)
 @click.option("--t0-ms", type=float, help="Time of a batch of any size.  [default: 4; contended: 20]")
 @click.option("--t1-ms", type=float, help="Time of each row in it.  [default: 0.35; contended: 0]")
 @click.option("--sigma", default=0.1, show_default=True, help="Contended: share of the work that waits for the others.")
@@ -29,7 +35,7 @@ WANT = "a script of faults in JSON (docs: the emulated engine)"
 @click.option("--prefill-ms", default=0.0, show_default=True, help="Time per prompt token.")
 @click.option("--load-s", default=0.0, show_default=True, help="From start to ready.")
 @click.option("--first-request-s", default=0.0, show_default=True, help="What the first request takes longer.")
-@click.option("--warm-up", is_flag=True, help="Pay that before being ready.")
+@click.option("--warm-up", is_flag=True, help="Pay --first-request-s before being ready.")
 @click.option("--kv-tokens", default=0, show_default=True, help="Tokens that fit into memory at a time; 0: any number.")
 @click.option("--tokens-per-row", default=0, show_default=True, help="What a row of a batch takes of them.")
 @click.option(
@@ -41,7 +47,7 @@ WANT = "a script of faults in JSON (docs: the emulated engine)"
 )
 @click.option("--jitter-cv", default=0.0, show_default=True, help="Coefficient of variation of every batch's time.")
 @click.option("--stall-share", default=0.0, show_default=True, help="Share of batches that stall.")
-@click.option("--stall-ms", default=0.0, show_default=True, help="How long.")
+@click.option("--stall-ms", default=0.0, show_default=True, help="How long a stall takes.")
 @click.option("--seed", default=0, show_default=True, help="Of the noise.")
 @click.option("--script", type=click.Path(path_type=Path), help="Faults from the start: a JSON file.")
 @click.option("--faults", is_flag=True, help="Open POST /faults and GET /executed; on a loopback address only.")

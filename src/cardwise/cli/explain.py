@@ -15,6 +15,7 @@ from typing import Any
 import click
 from rich.console import Console
 
+from cardwise.adapters import wire
 from cardwise.adapters.claims import read_claim
 from cardwise.adapters.kube_objects import Node, Pod
 from cardwise.adapters.kubectl_list import read_listing
@@ -61,6 +62,7 @@ def explain_command(
         raise UserError(f"no node is called {node}; the cluster has {len(watching.ledger.nodes)}")
     claim, faults = read_claim(found)
     told = telling.explain(watching.ledger, claim, node)
+    told = {**told, "stays": found.metadata.annotations.get(wire.ANNOTATION_STAYS)}
     if as_json:
         click.echo(json.dumps({**told, "faults": faults}))
         return
@@ -100,6 +102,8 @@ def _show(console: Console, told: Mapping[str, Any], faults: list[str]) -> None:
         return
     if told["bound_to"]:
         console.print(f"  bound to {told['bound_to']}: {told['allocation'] or 'without an allocation of cardwise'}")
+    if told["stays"]:
+        console.print(f"  {told['stays']}")
     why = ", ".join(f"{each['nodes']} {each['short']}" for each in told["refusals"])
     console.print(f"  {told['nodes_fit']} of {told['nodes_total']} nodes fit{': ' + why if why else ''}")
     for node in told["nodes"][:SHOWN]:
@@ -127,6 +131,8 @@ def _show_node(console: Console, node: Mapping[str, Any]) -> None:
             "not measured" if card["compute_used_share"] is None else f"{100 * card['compute_used_share']:.0f} % used"
         )
         free = f"{card['memory_free_mib']} of {card['memory_total_mib']} MiB and {card['compute_free_pct']:g} % free"
+        if card["memory_lent_mib"] or card["memory_lent_free_mib"]:
+            free += f", {card['memory_lent_mib']} MiB lent and {card['memory_lent_free_mib']} more to lend"
         said = f"no: {card['reason']['long']}" if card["reason"] else "taken" if card["chosen"] else "would do"
         console.print(f"  {card['uuid']}: {free}, {used}, {card['slices']} slices; {said}")
         if card["reason"] and not node["fits"]:

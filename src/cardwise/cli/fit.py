@@ -28,7 +28,7 @@ TOO_FEW = 1
     metavar="[NAME=]MIB:PCT",
     help="Instead of manifests: a pod of one slice, such as resnet=4096:20. Repeatable; together they are the set.",
 )
-@click.option("--cards", metavar="MODEL[:MIB]=COUNT,...", help="The cards, such as A10=4,L4=8.")
+@click.option("--cards", metavar="MODEL[:MIB]=COUNT,...", help="The cards, such as A10=4,L4=8 or A100:81920=2.")
 @click.option(
     "--node",
     "single",
@@ -48,7 +48,8 @@ TOO_FEW = 1
     "policies",
     multiple=True,
     metavar="[CLASS=]NAME",
-    help="A policy by name or file, for all pods or for one class. Repeatable. Default: the scheduler's own.",
+    help="A policy by name or file, for all pods or for one class (latency-sensitive, best-effort). Repeatable. "
+    "Default: the scheduler's own.",
 )
 @click.option(
     "--at-least", type=click.IntRange(0, 100_000), default=1, show_default=True, help="Exit 1 if fewer sets fit."

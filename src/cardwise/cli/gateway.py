@@ -16,9 +16,13 @@ if TYPE_CHECKING:
 
 @click.command("gateway")
 @click.option("--config", "config", type=click.Path(path_type=Path), required=True, help="Settings in TOML.")
-@click.option("--check", is_flag=True, help="Only check the settings.")
+@click.option("--check", is_flag=True, help="Only check the settings, and print what follows from them.")
 @click.option("--openapi", is_flag=True, help="Only print, as OpenAPI 3.1, what a gateway of these settings takes.")
-@click.option("--kubeconfig", type=click.Path(path_type=Path), help="Default: in-cluster account, else $KUBECONFIG.")
+@click.option(
+    "--kubeconfig",
+    type=click.Path(path_type=Path),
+    help="Where replicas are a cluster's. Default: in-cluster account, else $KUBECONFIG.",
+)
 @click.option("--context", help="Context of the kubeconfig.")
 def gateway_command(config: Path, kubeconfig: Path | None, context: str | None, *, check: bool, openapi: bool) -> None:
     """Queue, batch and limit what enters the replicas of services, and tell the rest at once when to come again."""

@@ -132,7 +132,13 @@ class Asked:
 )
 @click.option("--seed", type=SEED, default=1, show_default=True, help="Of arrivals and of made-up content.")
 @click.option("--facts", metavar="KEY=N,...", help=f"Kept with the results, for --compare: {', '.join(FACTS)}.")
-@click.option("--out", type=FilePath(), default=Path("loadtest.json"), show_default=True, help="The results.")
+@click.option(
+    "--out",
+    type=FilePath(),
+    default=Path("loadtest.json"),
+    show_default=True,
+    help="The results; an older file is replaced.",
+)
 @click.option("--html", type=FilePath(), help="Also write a self-contained report with plots.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout, and nothing else there.")
 @click.option(

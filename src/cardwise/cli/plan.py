@@ -84,22 +84,31 @@ class _Lora(click.ParamType[Lora]):
     "--batch-tokens", type=TOKENS, help="Tokens that the engine computes in one step.  [default: the engine's]"
 )
 @click.option("--tp", type=click.IntRange(1, 1024), default=1, show_default=True, help="Cards that share the model.")
-@click.option("--lora", type=_Lora(), help="Adapters that are loaded at a time.")
-@click.option("--qps", type=NumberRange(min=0, min_open=True, max=1e9), help="Requests per second to carry.")
-@click.option("--curve", type=FilePath(), help="What a replica carries: a file of `cardwise loadtest`.")
+@click.option("--lora", type=_Lora(), help="Adapters that are loaded at a time: 16x4 are four of rank 16.")
 @click.option(
-    "--headroom", type=NumberRange(1, 100), default=HEADROOM, show_default=True, help="Times the requests per second."
+    "--qps", type=NumberRange(min=0, min_open=True, max=1e9), help="Requests per second that all replicas carry."
 )
+@click.option("--curve", type=FilePath(), help="What a replica carries: a file of `cardwise loadtest`.")
+@click.option("--headroom", type=NumberRange(1, 100), default=HEADROOM, show_default=True, help="Factor on --qps.")
 @click.option("--cores", type=click.IntRange(1, 100), help="Percent of a card's compute.  [default: from --curve]")
-@click.option("--margin", type=NumberRange(1, 10), help="Times the sum of all components.  [default: 1.2]")
-@click.option("--card", metavar="NAME", help="The card it shall run on.  [default: the smallest that holds it]")
+@click.option("--margin", type=NumberRange(1, 10), help="Factor on the sum of all components.  [default: 1.2]")
+@click.option(
+    "--card", metavar="NAME", help="The card it shall run on, such as L4.  [default: the smallest that holds it]"
+)
 @click.option("--slice-mib", type=click.IntRange(1, 10_000_000), help="Check this slice: what does it hold?")
 @click.option("--isolation", type=click.Choice(["mps", "mig", "time-slicing", "whole"]), help="How the card is shared.")
 @click.option("--mps", is_flag=True, help="The same as --isolation mps.")
 @click.option("--eager", is_flag=True, help="Without CUDA graphs.")
 @click.option("--overheads", type=FilePath(), help="A TOML file whose rows replace ours: measured overheads.")
 @click.option("--cards", type=FilePath(), help="A TOML file with more cards.")
-@click.option("-o", "--output", type=click.Choice(["table", "yaml"]), default="table", show_default=True)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "yaml"]),
+    default="table",
+    show_default=True,
+    help="yaml: a Deployment and a Service.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout, nothing else.")
 @click.option("--plot", type=FilePath(), help="Also draw it, as an SVG file.")
 def plan_command(

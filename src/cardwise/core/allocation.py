@@ -15,13 +15,17 @@ from cardwise.core.request import Isolation
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a container has of one card. ``whole``: all of it, alone. ``mode``: how the card was shared at that time."""
+    """What a container has of one card. ``whole``: all of it, alone. ``mode``: how the card was shared at that time.
+
+    lent_mib: how much of its memory is lent beyond the card (SPEC E1).
+    """
 
     uuid: str
     memory_mib: int
     compute_pct: int
     whole: bool = False
     mode: Isolation = Isolation.ANY
+    lent_mib: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +61,13 @@ class BoundPod:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """What a pod takes of one card, as one amount."""
+    """What a pod takes of one card, as one amount. lent_mib: how much of its memory is lent beyond the card."""
 
     uuid: str
     memory_mib: int
     compute_pct: int
     whole: bool = False
+    lent_mib: int = 0
 
 
 def holds(claim: Claim, allocation: Allocation, *, initialized: bool) -> list[Hold]:
@@ -74,7 +79,7 @@ def holds(claim: Claim, allocation: Allocation, *, initialized: bool) -> list[Ho
     """
     stages = {ask.container: ask.stage for ask in claim.asks}
     running = [
-        Hold(share.uuid, share.memory_mib, share.compute_pct, share.whole)
+        Hold(share.uuid, share.memory_mib, share.compute_pct, share.whole, share.lent_mib)
         for container, shares in allocation.containers
         if stages.get(container, Stage.APP) is not Stage.INIT
         for share in shares

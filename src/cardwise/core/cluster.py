@@ -21,6 +21,7 @@ from cardwise.units import MILLI_PER_CARD
 
 NO_TENANT, MANY_TENANTS = 0, -1
 _Key = TypeVar("_Key")
+_Member = TypeVar("_Member")
 _CLASSES = (WorkloadClass.INFERENCE, WorkloadClass.TRAINING)
 
 
@@ -28,7 +29,8 @@ _CLASSES = (WorkloadClass.INFERENCE, WorkloadClass.TRAINING)
 class Slice:
     """A reservation that stands: who holds how much of which places. One per pod.
 
-    places: card places on the node, ascending. memory_mib: taken on each place, same order.
+    places: card places on the node, ascending. memory_mib: taken on each place, same order; lent_mib: how much of that
+    is lent beyond the card, empty if nothing is.
     """
 
     request: PodRequest
@@ -36,6 +38,15 @@ class Slice:
     places: tuple[int, ...]
     memory_mib: tuple[int, ...]
     compute_milli: int
+    lent_mib: tuple[int, ...] = ()
+
+    @property
+    def parts(self) -> Iterable[tuple[int, int, int]]:
+        """Place, MiB of the physical card, and MiB lent beyond it, for each card."""
+        if not self.lent_mib:
+            return zip(self.places, self.memory_mib, (0,) * len(self.places), strict=True)
+        physical = (memory - lent for memory, lent in zip(self.memory_mib, self.lent_mib, strict=True))
+        return zip(self.places, physical, self.lent_mib, strict=True)
 
 
 class OversoldError(ValueError):
@@ -55,18 +66,22 @@ class Cluster:
     Changed by reservations:
       cpu_free_milli, host_memory_free_mib: int64 [N], never below 0; cpu_left_milli, host_memory_left_mib: the same,
       below 0 where pods run that do not fit by their requests; memory_free_mib, compute_free_milli: int64 [N, C];
+      memory_lent_mib: int64 [N, C], lent beyond the card; it never counts in memory_free_mib (SPEC E1);
+      memory_lent_free_mib: int64 [N, C], may still be lent; 0 also where more is lent than may be by now;
       free_milli: int64 [N, C], the scarcer of a card's memory and compute in thousandths of the card, rounded down; 0
       for a fenced card and for a MIG instance in use. What packing policies look at.
       card_slices: int64 [N, C], how many slices a card holds;
       class_slices: int64 [N, C, 2, 2], of them by workload class (inference, training) and ``mixes`` (no, yes);
       card_tenant: int64 [N, C], NO_TENANT, MANY_TENANTS or the tenant's number; exclusive_slices: int64 [N, C].
     Changed by reports:
+      memory_lendable_mib: int64 [N, C], may be lent beyond the card in all;
       node_schedulable, node_fenced: bool [N]; card_healthy, card_binds: bool [N, C];
       card_isolation: int64 [N, C] (``Isolation`` values);
       card_kind: int64 [N, C], model, isolation mode and health as one number, see :func:`card_kinds`;
       compute_used_share: float64 [N, C], recent measured utilization, NaN where nothing was reported;
       compute_free_reported_milli: int64 [N, C], ``compute_free_milli`` at that report: what was reserved since is
       not in the measurement yet.
+    evicted: cards, as (node, place), that a service's pods do not come to yet, by service.
     exclusive_total, class_total: ``exclusive_slices`` and ``class_slices`` summed over the cluster.
     node_stamp: int64 [N], the value of ``stamp`` at the node's last change: caches compare it to know what is stale.
     """
@@ -90,6 +105,9 @@ class Cluster:
     cpu_free_milli: IntArray
     host_memory_free_mib: IntArray
     memory_free_mib: IntArray
+    memory_lendable_mib: IntArray
+    memory_lent_mib: IntArray
+    memory_lent_free_mib: IntArray
     compute_free_milli: IntArray
     free_milli: IntArray
     card_slices: IntArray
@@ -114,6 +132,7 @@ class Cluster:
     slices: dict[str, Slice] = field(default_factory=dict)
     on_card: dict[tuple[int, int], set[str]] = field(default_factory=dict)
     service_slices: dict[str, set[str]] = field(default_factory=dict)
+    evicted: dict[str, set[tuple[int, int]]] = field(default_factory=dict)
     _tenant_ids: dict[str, int] = field(default_factory=dict)
     _journal: list[tuple[bool, Slice]] = field(default_factory=list)
     _marks: int = 0
@@ -136,6 +155,8 @@ class Cluster:
         exists = np.zeros(shape, np.bool_)
         model = np.full(shape, -1, np.int64)
         memory = np.zeros(shape, np.int64)
+        lendable = np.zeros(shape, np.int64)
+        evicted: dict[str, set[tuple[int, int]]] = {}
         healthy = np.zeros(shape, np.bool_)
         isolation = np.zeros(shape, np.int64)
         binds = np.zeros(shape, np.bool_)
@@ -144,6 +165,9 @@ class Cluster:
                 exists[i, p] = True
                 model[i, p] = model_idx[card.model]
                 memory[i, p] = card.memory_mib
+                lendable[i, p] = card.lendable_mib
+                for service in card.evicted:
+                    evicted.setdefault(service, set()).add((i, p))
                 healthy[i, p] = card.healthy
                 isolation[i, p] = card.isolation
                 binds[i, p] = card.binds
@@ -170,6 +194,9 @@ class Cluster:
             cpu_free_milli=cpu.copy(),
             host_memory_free_mib=host_memory.copy(),
             memory_free_mib=memory.copy(),
+            memory_lendable_mib=lendable,
+            memory_lent_mib=np.zeros(shape, np.int64),
+            memory_lent_free_mib=lendable.copy(),
             compute_free_milli=exists * np.int64(MILLI_PER_CARD),
             free_milli=healthy * np.int64(MILLI_PER_CARD),
             card_slices=np.zeros(shape, np.int64),
@@ -188,6 +215,7 @@ class Cluster:
             compute_free_reported_milli=exists * np.int64(MILLI_PER_CARD),
             node_stamp=np.zeros(n, np.int64),
             node_idx={node.name: i for i, node in enumerate(nodes)},
+            evicted=evicted,
         )
 
     def kind_of(self, kind: int) -> CardKind | None:
@@ -220,11 +248,21 @@ class Cluster:
             return max(total * shape.memory_milli // MILLI_PER_CARD, 1)
         return shape.memory_mib
 
-    def reserve(self, request: PodRequest, node_idx: int, places: Sequence[int], *, running: bool = False) -> Slice:
+    def reserve(
+        self,
+        request: PodRequest,
+        node_idx: int,
+        places: Sequence[int],
+        *,
+        running: bool = False,
+        lent_mib: int | None = None,
+    ) -> Slice:
         """Give ``request`` its cards on a node. O(cards touched).
 
         places: distinct card places on the node, one per card asked.
         running: the pod is there already, so its CPU and host memory count whether or not they fit; cards never do so.
+        lent_mib: of each card, lent beyond it. It was lent before, so whether it still may be is not asked: to take it
+            back is reclaim's. None: what may be lent is taken first, by a shape that takes lent memory.
         Raises OversoldError if anything does not fit, ValueError if the pod already holds a slice or places are wrong;
         in both cases nothing has changed.
         """
@@ -240,7 +278,8 @@ class Cluster:
         if any(not 0 <= p < len(self.cards[node_idx]) for p in places):
             raise ValueError(f"{self.node_names[node_idx]} has {len(self.cards[node_idx])} cards, got places {places}")
         memory = tuple(self.memory_asked_mib(shape, node_idx, p) for p in places)
-        held = Slice(request, node_idx, places, memory, compute)
+        lent = self._lent(shape, node_idx, places, memory, lent_mib)
+        held = Slice(request, node_idx, places, memory, compute, lent)
         if not running:
             self._check_host(held)
         self._check_cards(held)
@@ -248,6 +287,21 @@ class Cluster:
         if self._marks:
             self._journal.append((True, held))
         return held
+
+    def _lent(
+        self, shape: Shape, node_idx: int, places: Sequence[int], memory_mib: Sequence[int], told_mib: int | None
+    ) -> tuple[int, ...]:
+        """What of each card's memory is lent; empty if nothing is."""
+        if told_mib is None and not shape.oversubscribe:
+            return ()
+        if told_mib is None:
+            free = (int(self.memory_lent_free_mib[node_idx, place]) for place in places)
+            lent = tuple(min(asked, left) for asked, left in zip(memory_mib, free, strict=True))
+        elif 0 <= told_mib <= min(memory_mib, default=0):
+            lent = (told_mib,) * len(places)
+        else:
+            raise ValueError(f"{told_mib} MiB cannot be lent of the {memory_mib} MiB that a pod takes of each card")
+        return lent if any(lent) else ()
 
     def release(self, pod_name: str) -> Slice:
         """Give a pod's cards back, exactly what it took. Raises KeyError if it holds nothing."""
@@ -290,7 +344,7 @@ class Cluster:
 
     def _check_cards(self, held: Slice) -> None:
         shape, i = held.request.shape, held.node_idx
-        for place, memory_mib in zip(held.places, held.memory_mib, strict=True):
+        for place, memory_mib, _ in held.parts:
             free_mib = int(self.memory_free_mib[i, place])
             free_milli = int(self.compute_free_milli[i, place])
             slices = int(self.card_slices[i, place])
@@ -317,8 +371,11 @@ class Cluster:
         if request.service:
             _join(self.service_slices, request.service, request.name, taken=taken)
         workload = _CLASSES.index(request.workload)
-        for place, memory_mib in zip(held.places, held.memory_mib, strict=True):
+        for place, memory_mib, lent_mib in held.parts:
             self.memory_free_mib[i, place] -= sign * memory_mib
+            if lent_mib:
+                self.memory_lent_mib[i, place] += sign * lent_mib
+                self._settle_lent(i, place)
             self.compute_free_milli[i, place] -= sign * held.compute_milli
             self.card_slices[i, place] += sign
             self.class_slices[i, place, workload, int(request.mixes)] += sign
@@ -339,6 +396,10 @@ class Cluster:
         self.free_milli[i, p] = 0 if shut else min(memory_milli, int(self.compute_free_milli[i, p]))
         mode = int(self.card_model[i, p]) * len(Isolation) + int(self.card_isolation[i, p])
         self.card_kind[i, p] = (mode * 2 + healthy) * 2 + bool(self.card_binds[i, p])
+
+    def _settle_lent(self, node_idx: int, place: int) -> None:
+        left = int(self.memory_lendable_mib[node_idx, place] - self.memory_lent_mib[node_idx, place])
+        self.memory_lent_free_mib[node_idx, place] = max(left, 0)
 
     def _tenant_of(self, node_idx: int, place: int) -> int:
         tenants = {self.tenant_id(self.slices[pod].request.tenant) for pod in self.on_card.get((node_idx, place), ())}
@@ -375,6 +436,8 @@ class Cluster:
         healthy: bool | None = None,
         isolation: Isolation | None = None,
         compute_used_share: float | None = None,
+        lendable_mib: int | None = None,
+        evicted: frozenset[str] | None = None,
     ) -> None:
         """Take over what the node's agent reports of a card; None leaves a field as it is."""
         if healthy is not None:
@@ -384,8 +447,20 @@ class Cluster:
         if compute_used_share is not None:
             self.compute_used_share[node_idx, place] = compute_used_share
             self.compute_free_reported_milli[node_idx, place] = self.compute_free_milli[node_idx, place]
+        if lendable_mib is not None:
+            self.memory_lendable_mib[node_idx, place] = lendable_mib
+            self._settle_lent(node_idx, place)
+        if evicted is not None:
+            self._keep_away(evicted, (node_idx, place))
         self._settle(node_idx, place)
         self._touch(node_idx)
+
+    def _keep_away(self, services: frozenset[str], card: tuple[int, int]) -> None:
+        """From a card, these services and no others."""
+        for service in [each for each, cards in self.evicted.items() if card in cards and each not in services]:
+            _join(self.evicted, service, card, taken=False)
+        for service in services:
+            _join(self.evicted, service, card, taken=True)
 
     def report_cached_models(self, node_idx: int, models: Iterable[str]) -> None:
         """Take over which model weights the node holds on its disk."""
@@ -408,6 +483,8 @@ class Cluster:
                 mine[ours] = old[theirs]
             else:
                 mine[ours, :width] = old[theirs, :width]
+        left = self.memory_lendable_mib - self.memory_lent_mib
+        self.memory_lent_free_mib = np.maximum(left, 0)
         self.exclusive_total = int(self.exclusive_slices.sum())
         self.class_total = self.class_slices.sum(axis=(0, 1, 3)).tolist()
         self._tenant_ids = dict(before._tenant_ids)
@@ -427,6 +504,7 @@ class Cluster:
         twin.slices = dict(self.slices)
         twin.on_card = {card: set(pods) for card, pods in self.on_card.items()}
         twin.service_slices = {service: set(pods) for service, pods in self.service_slices.items()}
+        twin.evicted = {service: set(cards) for service, cards in self.evicted.items()}
         twin.class_total = list(self.class_total)
         twin._tenant_ids = dict(self._tenant_ids)
         twin._journal, twin._marks = [], 0
@@ -439,6 +517,7 @@ _RESERVED_ARRAYS = (
     "cpu_free_milli",
     "host_memory_free_mib",
     "memory_free_mib",
+    "memory_lent_mib",
     "compute_free_milli",
     "free_milli",
     "card_slices",
@@ -450,6 +529,8 @@ _RESERVED_ARRAYS = (
 )
 _CHANGING_ARRAYS = (
     *_RESERVED_ARRAYS,
+    "memory_lendable_mib",
+    "memory_lent_free_mib",
     "node_schedulable",
     "node_fenced",
     "card_healthy",
@@ -459,11 +540,11 @@ _CHANGING_ARRAYS = (
 )
 
 
-def _join(index: dict[_Key, set[str]], key: _Key, pod: str, *, taken: bool) -> None:
+def _join(index: dict[_Key, set[_Member]], key: _Key, member: _Member, *, taken: bool) -> None:
     """Keep a set per key without leaving empty sets behind."""
     if taken:
-        index.setdefault(key, set()).add(pod)
+        index.setdefault(key, set()).add(member)
         return
-    index[key].discard(pod)
+    index[key].discard(member)
     if not index[key]:
         del index[key]

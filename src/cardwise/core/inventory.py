@@ -18,6 +18,8 @@ class CardSpec:
     binds: its slices are held to their memory in any case, not only as long as they do not try to take more.
     links: distance to each card of the node, in place order, itself included (``placement.links.Link`` values);
         empty if unknown.
+    lendable_mib: may be lent beyond ``memory_mib`` at the moment, in all.
+    evicted: services whose pods had to give this card's memory back lately, and do not come here again yet.
     """
 
     uuid: str
@@ -27,6 +29,8 @@ class CardSpec:
     healthy: bool = True
     links: tuple[int, ...] = ()
     binds: bool = False
+    lendable_mib: int = 0
+    evicted: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

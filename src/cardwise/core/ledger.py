@@ -38,6 +38,15 @@ class Conflict:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class Nominated:
+    """What is kept for a pod that waits, on the node where others go for it; until when, on the feed's clock."""
+
+    pod: BoundPod
+    until_s: float
+    over: bool = False
+
+
 @dataclass(slots=True)
 class Ledger:
     """The books. Not safe for threads: one loop owns it.
@@ -49,6 +58,7 @@ class Ledger:
     unlisted: those of them that it did not have: they came after it, or went before it. Somebody must ask.
     conflicts: by the pod's UID, or by the node where it is the node's own.
     silent: nodes whose agent does not report, and how that reads.
+    nominated: by the UID of who waits. Of what is kept for it as much is held as is free: that grows as others go.
     """
 
     make_policies: MakePolicies
@@ -58,6 +68,7 @@ class Ledger:
     conflicts: dict[str, Conflict] = field(default_factory=dict)
     silent: dict[str, str] = field(default_factory=dict)
     loads: dict[str, dict[str, float]] = field(default_factory=dict)
+    nominated: dict[str, Nominated] = field(default_factory=dict)
     freed: set[str] = field(default_factory=set)
     fresh: set[str] = field(default_factory=set)
     unlisted: set[str] = field(default_factory=set)
@@ -69,6 +80,7 @@ class Ledger:
     mix: Mix = FIRST_MIX
     _pods_mixed: int = 0
     _parts: dict[str, list[str]] = field(default_factory=dict)
+    _kept: dict[str, list[str]] = field(default_factory=dict)
     _on_node: dict[str, set[str]] = field(default_factory=dict)
     _troubles: dict[str, set[str]] = field(default_factory=dict)
     _built: dict[str, NodeSpec] = field(default_factory=dict)
@@ -174,9 +186,10 @@ class Ledger:
         if node not in self.cluster.node_idx:
             return Reason(Code.NODE_UNKNOWN, {"node": node})
         node_idx, policy = self.cluster.node_idx[node], self.policy(claim)
-        chosen = assign(policy, claim, node_idx)
-        if chosen is None:
-            return node_reason(self.cluster, policy.granted(claim.lead), node_idx) or Reason(Code.NODE_TOGETHER)
+        with self.asking(claim.uid):
+            chosen = assign(policy, claim, node_idx)
+            if chosen is None:
+                return node_reason(self.cluster, policy.granted(claim.lead), node_idx) or Reason(Code.NODE_TOGETHER)
         self.seq += 1
         allocation = replace(chosen, epoch=self.epoch, seq=self.seq)
         held = BoundPod(claim, node, allocation)
@@ -197,6 +210,96 @@ class Ledger:
         if uid in self.under_way:
             self._forget(uid)
 
+    # ---------------------------------------------------------------- what is kept for pods that wait
+
+    def nominate(self, pod: BoundPod, until_s: float) -> None:
+        """Keep what the pod would get from all others, also what is freed from now on, until it is bound or expired.
+
+        Told again of the same, the first deadline stays: hearing a list anew must not make it longer.
+        """
+        known = self.nominated.get(pod.claim.uid)
+        if known is None or known.pod != pod:
+            self.withdraw(pod.claim.uid)
+            with self._yielding(pod.node):
+                self.nominated[pod.claim.uid] = Nominated(pod, until_s)
+
+    def withdraw(self, uid: str) -> None:
+        """Keep nothing more for a pod."""
+        known = self.nominated.get(uid)
+        if known is not None:
+            with self._yielding(known.pod.node):
+                del self.nominated[uid]
+            self.freed.add(known.pod.node)
+
+    def expire(self, now_s: float) -> None:
+        """Keep nothing more for pods whose deadline has passed. That is remembered: to hear it again renews nothing."""
+        for uid, known in list(self.nominated.items()):
+            if not known.over and known.until_s <= now_s:
+                with self._yielding(known.pod.node):
+                    self.nominated[uid] = replace(known, over=True)
+                self.freed.add(known.pod.node)
+
+    def kept_on(self, node: str) -> list[Nominated]:
+        """For whom something is kept on a node, the most important first."""
+        found = [each for each in self.nominated.values() if each.pod.node == node and not each.over]
+        waiting = [each for each in found if not self.knows(each.pod.claim.uid)]
+        return sorted(waiting, key=lambda each: (-each.pod.claim.priority, each.pod.claim.uid))
+
+    @contextmanager
+    def _yielding(self, *nodes: str) -> Iterator[None]:
+        """What is kept on these nodes gives way to what the ``with`` does, and takes what that leaves free."""
+        for uid, known in self.nominated.items():
+            if known.pod.node in nodes:
+                self._unkeep(uid)
+        yield
+        for node in dict.fromkeys(nodes) if self.nominated else ():
+            for known in self.kept_on(node):
+                self._keep(known.pod)
+
+    def _unkeep(self, uid: str) -> None:
+        for part in self._kept.pop(uid, ()):
+            self.cluster.release(part)
+
+    def _keep(self, pod: BoundPod) -> None:
+        """Hold of what a pod is to get as much as is free. Pods that have not gone yet hold the rest."""
+        if pod.node not in self.cluster.node_idx or pod.allocation is None:
+            return
+        node_idx, parts = self.cluster.node_idx[pod.node], list[str]()
+        for hold in self._as_slices(pod.node, holds(pod.claim, pod.allocation, initialized=pod.initialized)):
+            place = self._places[pod.node].get(hold.uuid)
+            shape = None if place is None else self._free_part(hold, node_idx, place)
+            if place is None or shape is None:
+                continue
+            part = f"{pod.claim.uid}!{len(parts)}"
+            if not parts:
+                cpu_milli, memory_mib = (
+                    min(pod.claim.cpu_milli, int(self.cluster.cpu_free_milli[node_idx])),
+                    min(pod.claim.host_memory_mib, int(self.cluster.host_memory_free_mib[node_idx])),
+                )
+                shape = replace(shape, cpu_milli=cpu_milli, host_memory_mib=memory_mib)
+            lent_mib = min(hold.lent_mib, shape.memory_mib, int(self.cluster.memory_lent_free_mib[node_idx, place]))
+            request = pod.claim.request(shape, host=False, name=part)
+            self.cluster.reserve(request, node_idx, (place,), running=True, lent_mib=lent_mib)
+            parts.append(part)
+        self._kept[pod.claim.uid] = parts
+
+    def _free_part(self, hold: Hold, node_idx: int, place: int) -> Shape | None:
+        """As much of a hold as is free on its card, as a slice; None if that is nothing."""
+        cluster = self.cluster
+        free_mib, free_milli = (
+            int(cluster.memory_free_mib[node_idx, place]),
+            int(cluster.compute_free_milli[node_idx, place]),
+        )
+        in_use = bool(cluster.card_slices[node_idx, place])
+        if in_use and cluster.isolation_of(node_idx, place) is Isolation.MIG:
+            return None
+        if hold.whole and not in_use:
+            return Shape(1, whole=True)
+        lent_mib = min(hold.lent_mib, int(cluster.memory_lent_free_mib[node_idx, place]))
+        wanted_mib = free_mib if hold.whole else min(hold.memory_mib - hold.lent_mib, free_mib) + lent_mib
+        compute_milli = free_milli if hold.whole else min(hold.compute_pct * MILLI_PER_PCT, free_milli)
+        return Shape(1, memory_mib=wanted_mib, compute_milli=compute_milli) if wanted_mib else None
+
     # ---------------------------------------------------------------- what deciders ask
 
     def policy(self, claim: Claim) -> Policy:
@@ -205,9 +308,28 @@ class Ledger:
 
     def suppose(self, claim: Claim, node: str) -> BoundPod | None:
         """How the pod would be bound to this node now; None if it would not fit. Nothing is held by it."""
+        return self.suppose_without(claim, node, ())
+
+    def suppose_without(self, claim: Claim, node: str, gone: Iterable[str]) -> BoundPod | None:
+        """How the pod would be bound to this node if these pods (UIDs) were gone. Nothing is changed by it."""
         node_idx = self.cluster.node_idx.get(node)
-        allocation = None if node_idx is None else assign(self.policy(claim), claim, node_idx)
+        if node_idx is None:
+            return None
+        with self.asking(claim.uid, *gone):
+            allocation = assign(self.policy(claim), claim, node_idx)
         return None if allocation is None else BoundPod(claim, node, allocation)
+
+    @contextmanager
+    def asking(self, *uids: str) -> Iterator[None]:
+        """For the length of a ``with``: as if these pods held nothing, nor anything were kept for them."""
+        mark = self.cluster.mark()
+        try:
+            for uid in dict.fromkeys(uids):
+                for part in (*self._parts.get(uid, ()), *self._kept.get(uid, ())):
+                    self.cluster.release(part)
+            yield
+        finally:
+            self.cluster.undo(mark)
 
     def allocation_of(self, uid: str) -> Allocation | None:
         """What a pod has, bound or about to be."""
@@ -244,6 +366,8 @@ class Ledger:
             for guess in guesses:
                 inner = self.cluster.mark()
                 try:
+                    for part in self._kept.get(guess.claim.uid, ()):
+                        self.cluster.release(part)
                     self._reserve(guess)
                 except (OversoldError, _ImpossibleError, KeyError):  # the cluster has changed since it was guessed
                     self.cluster.undo(inner)
@@ -257,6 +381,8 @@ class Ledger:
 
     def rebuild(self) -> None:
         """Build the cluster anew. Nodes that are as they were keep what is counted on them, the others are counted."""
+        for uid in list(self._kept):
+            self._unkeep(uid)
         specs = sorted(self.nodes.values(), key=lambda node: node.name)
         kept = {node.name for node in specs if self._built.get(node.name) is node and node.name not in self._troubles}
         self._parts = {uid: parts for uid, parts in self._parts.items() if kept and self._known(uid).node in kept}
@@ -278,7 +404,8 @@ class Ledger:
             self._recount(node)
         for node in self.loads.keys() - kept:
             self.report_load(node, self.loads[node])
-        self.freed |= self.nodes.keys() - kept
+        with self._yielding(*sorted({each.pod.node for each in self.nominated.values()})):
+            self.freed |= self.nodes.keys() - kept
         if len(self.pods) > 2 * self._pods_mixed:
             self.renew_policies()
         else:
@@ -297,8 +424,12 @@ class Ledger:
     def _enter(self, pod: BoundPod) -> None:
         """Count a pod that is not counted yet."""
         self._on_node.setdefault(pod.node, set()).add(pod.claim.uid)
-        if self._has_conflict(pod.node) or not self._place(pod):
-            self._recount(pod.node)
+        with self._yielding(pod.node, *self._nominated_to(pod.claim.uid)):
+            if self._has_conflict(pod.node) or not self._place(pod):
+                self._recount(pod.node)
+
+    def _nominated_to(self, uid: str) -> tuple[str, ...]:
+        return (self.nominated[uid].pod.node,) if uid in self.nominated else ()
 
     def _forget(self, uid: str) -> None:
         """Give back what a pod holds and drop it from the books."""
@@ -311,10 +442,11 @@ class Ledger:
         if not self._on_node[pod.node]:
             del self._on_node[pod.node]
         troubled = self._has_conflict(pod.node)
-        self._lift(uid)
-        self._clear(uid)
-        if troubled:
-            self._recount(pod.node)
+        with self._yielding(pod.node, *self._nominated_to(uid)):
+            self._lift(uid)
+            self._clear(uid)
+            if troubled:
+                self._recount(pod.node)
         self.freed.add(pod.node)
 
     def _has_conflict(self, node: str) -> bool:
@@ -385,13 +517,15 @@ class Ledger:
         """Take what a pod holds, one part per card; names of the parts. The first carries CPU and host memory."""
         node_idx = self.cluster.node_idx[pod.node]
         parts: list[str] = []
-        for shape, places in self._wanted(pod):
+        for shape, places, lent_mib in self._wanted(pod):
             part = f"{pod.claim.uid}#{len(parts)}"
-            self.cluster.reserve(pod.claim.request(shape, host=not parts, name=part), node_idx, places, running=True)
+            request = pod.claim.request(shape, host=not parts, name=part)
+            self.cluster.reserve(request, node_idx, places, running=True, lent_mib=lent_mib)
             parts.append(part)
         return parts
 
-    def _wanted(self, pod: BoundPod) -> Iterable[tuple[Shape, tuple[int, ...]]]:
+    def _wanted(self, pod: BoundPod) -> Iterable[tuple[Shape, tuple[int, ...], int]]:
+        """Each part of what a pod holds: its shape, its place, and how much of its memory is lent."""
         held = holds(pod.claim, pod.allocation, initialized=pod.initialized) if pod.allocation else []
         for hold in self._as_slices(pod.node, held):
             place = self._places[pod.node].get(hold.uuid)
@@ -400,12 +534,12 @@ class Ledger:
             if hold.compute_pct > MOST_PCT and not hold.whole:
                 raise _ImpossibleError(f"card {hold.uuid} on {pod.node}: one pod holds {hold.compute_pct} % of it")
             if hold.whole:
-                yield Shape(1, whole=True), (place,)
+                yield Shape(1, whole=True), (place,), 0
             else:  # a hold of compute alone takes 1 MiB: a slice of no memory cannot be asked for
                 milli = hold.compute_pct * MILLI_PER_PCT
-                yield Shape(1, memory_mib=max(hold.memory_mib, 1), compute_milli=milli), (place,)
+                yield Shape(1, memory_mib=max(hold.memory_mib, 1), compute_milli=milli), (place,), hold.lent_mib
         if not held:
-            yield Shape(0), ()
+            yield Shape(0), (), 0
 
     def _as_slices(self, node: str, held: Iterable[Hold]) -> Iterable[Hold]:
         """What a pod holds of a MIG instance is one slice: one pod has it, its containers one after the other."""
@@ -418,7 +552,8 @@ class Ledger:
                 instances[hold.uuid] = hold
             else:
                 memory_mib, compute_pct = before.memory_mib + hold.memory_mib, before.compute_pct + hold.compute_pct
-                instances[hold.uuid] = Hold(hold.uuid, memory_mib, compute_pct, before.whole or hold.whole)
+                lent_mib = before.lent_mib + hold.lent_mib
+                instances[hold.uuid] = Hold(hold.uuid, memory_mib, compute_pct, before.whole or hold.whole, lent_mib)
         yield from instances.values()
 
     def _report(self, spec: NodeSpec) -> None:
@@ -426,7 +561,14 @@ class Ledger:
         self.cluster.set_schedulable(node_idx, spec.schedulable)
         self.cluster.report_cached_models(node_idx, spec.cached_models)
         for place, card in enumerate(_distinct(spec).cards):
-            self.cluster.report_card(node_idx, place, healthy=card.healthy, isolation=card.isolation)
+            self.cluster.report_card(
+                node_idx,
+                place,
+                healthy=card.healthy,
+                isolation=card.isolation,
+                lendable_mib=card.lendable_mib,
+                evicted=card.evicted,
+            )
         self._built[spec.name] = spec
 
 

@@ -25,21 +25,34 @@ class Code(enum.Enum):
     CARD_MODEL = "card-model"
     CARD_ISOLATION = "card-isolation"
     CARD_LIMITS = "card-limits"
+    CARD_EVICTED = "card-evicted"
     CARD_TENANT = "card-tenant"
     CARD_WORKLOAD = "card-workload"
     CARD_IN_USE = "card-in-use"
     CARD_INSTANCE = "card-instance"
     CARD_MEMORY = "card-memory"
     CARD_COMPUTE = "card-compute"
+    PREEMPT_RESTS = "preempt-rests"
+    PREEMPT_ROOM = "preempt-room"
+    PREEMPT_BRAKED = "preempt-braked"
+    PREEMPT_NO_HELP = "preempt-no-help"
+    PREEMPT_NOBODY = "preempt-nobody"
+    PREEMPT_FRUITLESS = "preempt-fruitless"
+    PREEMPT_CHANGED = "preempt-changed"
+    PREEMPT_BUDGET = "preempt-budget"
 
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """Texts of one code; ``{...}`` fields are filled from the reason's numbers."""
+    """Texts of one code; ``{...}`` fields are filled from the reason's numbers.
+
+    lending: follows ``long`` where the reason says how much may be lent.
+    """
 
     short: str
     long: str
     advice: str
+    lending: str = ""
 
 
 WORDINGS: dict[Code, Wording] = {
@@ -103,6 +116,11 @@ WORDINGS: dict[Code, Wording] = {
         "the pod demands hard limits, and the card's hold only as long as its slices do not try to take more",
         "accept soft limits (cardwise.dev/limits: soft), or give the node what makes them bind: driver R615, or MIG",
     ),
+    Code.CARD_EVICTED: Wording(
+        "had to give memory back there",
+        "a pod of {service} had to give this card's memory back, and its next ones wait a while before they come here",
+        "nothing: it ends by itself; other cards take the pod meanwhile. If it happens often, lend less",
+    ),
     Code.CARD_TENANT: Wording(
         "card of another tenant",
         "the card holds slices of another tenant and one side asks to be alone",
@@ -127,11 +145,52 @@ WORDINGS: dict[Code, Wording] = {
         "too little card memory",
         "{free} of {total} MiB are free on the card, the pod asks for {asked} on one card",
         "ask for fewer MiB; memory on other cards of the node does not add up",
+        "; {lent} MiB more may be lent",
     ),
     Code.CARD_COMPUTE: Wording(
         "too little card compute",
         "{free_pct} % of the card's compute is free, the pod asks for {asked_pct} %",
         "ask for a smaller percentage",
+    ),
+    Code.PREEMPT_RESTS: Wording(
+        "its workload was evicted lately",
+        "its workload was evicted itself and asks for nobody's eviction for another {left_s} s",
+        "nothing: it ends by itself; the pause grows with each eviction, so that workloads do not chase each other",
+    ),
+    Code.PREEMPT_ROOM: Wording(
+        "it fits without evictions",
+        "{node} takes the pod as it is, as far as cards, labels and taints go",
+        "see the pod's FailedScheduling event: another rule of kube-scheduler keeps it off, or it is about to be bound",
+    ),
+    Code.PREEMPT_BRAKED: Wording(
+        "evictions are braked",
+        "pods that could go are left alone for now: {told}",
+        "wait; or raise the limits in the controller's [preemption] settings if the cluster can bear more evictions",
+    ),
+    Code.PREEMPT_NO_HELP: Wording(
+        "evictions would not help",
+        "on {tried} nodes the pod would not fit even with all gone that may go; left alone: {told}",
+        "ask for less, or add cards; pods that may go are best-effort, of lower priority and not starting",
+    ),
+    Code.PREEMPT_NOBODY: Wording(
+        "nobody may be evicted for it",
+        "no pod may go for this one: {told}",
+        "give the pod a PriorityClass above that of best-effort pods, or wait",
+    ),
+    Code.PREEMPT_FRUITLESS: Wording(
+        "evictions did not help",
+        "what {node} kept for the pod until {kept_s} s were over it did not take; it may ask again after {pause_s} s",
+        "see the pod's FailedScheduling event: a rule that is not about cards keeps it off the node",
+    ),
+    Code.PREEMPT_CHANGED: Wording(
+        "the cluster changed before anybody was evicted",
+        "on {node} the evictions that were decided would no longer make room, or are no longer allowed",
+        "nothing: it is decided anew",
+    ),
+    Code.PREEMPT_BUDGET: Wording(
+        "a PodDisruptionBudget forbids the eviction",
+        "{victim} may not be evicted now: {told}",
+        "wait until more of its replicas are ready, or loosen the budget",
     ),
 }
 
@@ -151,7 +210,8 @@ class Reason:
     @property
     def long(self) -> str:
         """A sentence with the numbers."""
-        return WORDINGS[self.code].long.format(**self.numbers)
+        wording = WORDINGS[self.code]
+        return (wording.long + (wording.lending if "lent" in self.numbers else "")).format(**self.numbers)
 
     @property
     def advice(self) -> str:

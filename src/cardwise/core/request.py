@@ -44,6 +44,7 @@ class Shape:
     whole: all of each card; the four fields above are then fixed by the card.
     models: card models that will do, exact tokens, folded to upper case by the reader; empty means any.
     unwanted_models: card models that will not do, nor their variants: A100 is A100-SXM4-80GB too, but not A1000.
+    oversubscribe: memory that is lent beyond the card will do, as far as there is any; of a slice only (SPEC E1).
     binding: only cards will do that hold every slice to its memory in any case.
     isolation: modes that will do; empty means any that shares (or a whole card, if ``whole``).
     cpu_milli, host_memory_mib: what the pod takes of the node beside its cards.
@@ -58,6 +59,7 @@ class Shape:
     unwanted_models: frozenset[str] = frozenset()
     isolation: frozenset[Isolation] = frozenset()
     binding: bool = False
+    oversubscribe: bool = False
     cpu_milli: int = 0
     host_memory_mib: int = 0
 
@@ -82,6 +84,8 @@ class Shape:
         sliced = bool(self.memory_mib or self.memory_milli or self.compute_milli)
         if self.cards == 0 and (sliced or self.whole):
             raise ValueError("a shape without cards asks for card memory or compute")
+        if self.whole and self.oversubscribe:
+            raise ValueError("a whole card leaves no memory to lend")
         if self.whole and sliced:
             raise ValueError("a whole card leaves no memory or compute to choose")
         if self.memory_mib and self.memory_milli:

@@ -20,6 +20,7 @@ from cardwise.adapters.http1.server import Exchange, Server
 from cardwise.adapters.http1.wire import TEXT
 from cardwise.engine import oip, openai, plain
 from cardwise.engine.faults import Fault, FaultKind, Script, read_script
+from cardwise.engine.metrics import READY, REQUESTS, ROWS, STARTS
 from cardwise.engine.replica import FaultedError, RefusedError, Replica
 from cardwise.engine.serving import PATIENT, Tasks, answer_half, cut, hang, reset, send
 from cardwise.engine.settings import Settings
@@ -278,10 +279,15 @@ def metrics(replica: Replica) -> bytes:
         ("vllm:num_requests_running", "gauge", replica.tally.running),
         ("vllm:num_requests_waiting", "gauge", replica.tally.waiting),
         ("vllm:kv_cache_usage_perc", "gauge", used),
-        ("cardwise_engine_ready", "gauge", int(replica.is_ready)),
-        ("cardwise_engine_starts_total", "counter", replica.starts),
-        ("cardwise_engine_requests_total", "counter", done.requests),
-        ("cardwise_engine_rows_total", "counter", done.rows),
+        *(
+            (series.name, series.kind.value, value)
+            for series, value in (
+                (READY, int(replica.is_ready)),
+                (STARTS, replica.starts),
+                (REQUESTS, done.requests),
+                (ROWS, done.rows),
+            )
+        ),
     )
     return "".join(f"# TYPE {name} {kind}\n{name}{label} {value}\n" for name, kind, value in rows).encode()
 

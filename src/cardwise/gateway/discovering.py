@@ -10,6 +10,7 @@ Refuses to forget: while the API server is away, and until it has told everythin
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -33,6 +34,9 @@ from cardwise.gateway.settings import ServiceSettings, Settings
 log = structlog.get_logger()
 
 TICK_S = 0.1
+SETTLE_S = 1.0
+"""From one start of a Service's service to the next: each start warms up all its replicas, and whoever may write an
+annotation may write it a hundred times a second. The last word counts."""
 _ObjectT = TypeVar("_ObjectT", kube.Service, kube.EndpointSlice)
 _Event: TypeAlias = All[_ObjectT] | Put[_ObjectT] | Gone[_ObjectT]
 
@@ -117,6 +121,10 @@ class Discovery:
     _joined: dict[Key, Running] = field(default_factory=dict)
     _leaving: list[Running] = field(default_factory=list)
     _unheard: set[str] = field(default_factory=set)
+    _begun_s: dict[Key, float] = field(default_factory=dict)
+    _settling: dict[Key, ServiceSettings] = field(default_factory=dict)
+    _reconciled_s: float = -math.inf
+    _is_stale: bool = False
 
     def __post_init__(self) -> None:
         """Nothing is known yet."""
@@ -179,12 +187,14 @@ class Discovery:
                     for each in services:
                         self._put_service(each)
                     self._unheard.discard(namespace)
+                    self._reconcile()
                     self.front.is_synced = not self._unheard
                 case Put(each):
-                    self._put_service(each)
+                    self._is_stale |= self._put_service(each)
                 case Gone(each):
-                    self._services.pop(_key(each), None)
-            self._reconcile()
+                    self._is_stale |= self._services.pop(_key(each), None) is not None
+            if self._is_stale and time.monotonic() - self._reconciled_s >= TICK_S:  # else with the next tick
+                self._reconcile()
 
     async def _told(
         self, events: AsyncIterator[_Event[_ObjectT] | Listing | Lost], where: str, what: str
@@ -197,17 +207,20 @@ class Discovery:
             elif not isinstance(event, Listing):
                 yield event
 
-    def _put_service(self, each: kube.Service) -> None:
+    def _put_service(self, each: kube.Service) -> bool:
+        """Whether that changes anything: most Services of a cluster are not ours."""
         told = self.settings.kubernetes
-        if told is not None and is_ours(each, told):
-            self._services[_key(each)] = each
-        else:
-            self._services.pop(_key(each), None)
+        if told is None or not is_ours(each, told):
+            return self._services.pop(_key(each), None) is not None
+        before = self._services.get(_key(each))
+        self._services[_key(each)] = each
+        return before != each
 
     # ---------------------------------------------------------------- services
 
     def _reconcile(self) -> None:
         """Serve those that opted in, by what they say now."""
+        self._reconciled_s, self._is_stale = time.monotonic(), False
         told = self.settings.kubernetes
         assert told is not None  # noqa: S101 - nobody opts in without it
         wanted, refused = opted_in(self._services.values(), told, [each.settings for each in self.fixed])
@@ -217,26 +230,43 @@ class Discovery:
         self.refused = refused
         for key in self._joined.keys() - wanted.keys():
             self._retire(self._joined.pop(key))
+        for key in self._settling.keys() - wanted.keys():
+            del self._settling[key]
         for key, settings in wanted.items():
             self._want(key, settings)
         self._serve()
 
     def _want(self, key: Key, settings: ServiceSettings) -> None:
+        self._settling.pop(key, None)
         running = self._joined.get(key)
-        if running is None:
-            self._joined[key] = self._begin(settings)
-            return
-        latest = running.successor or running
-        if latest.service.settings == settings:
-            return
-        if running.successor is not None:
-            self._retire(running.successor)
-            running.successor = None
-        if running.service.settings != settings:
-            running.successor = self._begin(settings)
+        if running is not None:
+            latest = running.successor or running
+            if latest.service.settings == settings:
+                return
+            if running.successor is not None:
+                self._retire(running.successor)
+                running.successor = None
+            if running.service.settings == settings:
+                return
+        if time.monotonic() - self._begun_s.get(key, -math.inf) < SETTLE_S:
+            self._settling[key] = settings
+        elif running is None:
+            self._joined[key] = self._begin(key, settings)
+        else:
+            running.successor = self._begin(key, settings)
 
-    def _begin(self, settings: ServiceSettings) -> Running:
+    def _settle(self, now_s: float) -> None:
+        """Begin what had to wait for its turn."""
+        self._begun_s = {key: at_s for key, at_s in self._begun_s.items() if now_s - at_s < SETTLE_S}
+        settled = [key for key in self._settling if key not in self._begun_s]
+        for key in settled:
+            self._want(key, self._settling[key])
+        if settled:
+            self._serve()
+
+    def _begin(self, key: Key, settings: ServiceSettings) -> Running:
         log.info("service joins", service=settings.name)
+        self._begun_s[key] = time.monotonic()
         service = Service(settings)
         service.start()
         running = Running.of(service)
@@ -273,6 +303,9 @@ class Discovery:
             for running in self._all_running():
                 running.membership.tick(now_s)
             self._succeed()
+            if self._is_stale:
+                self._reconcile()
+            self._settle(now_s)
             for running in [each for each in self._leaving if each.service.is_idle]:
                 self._leaving.remove(running)
                 await running.service.close()

@@ -47,9 +47,10 @@ class Members:
         for replica in (*self.active, *self.resting, *self.leaving):
             replica.pool.close()
 
-    def join(self, url: str) -> Replica:
-        """A new one: it is warmed up first."""
+    def join(self, url: str, pod: tuple[str, str] | None = None) -> Replica:
+        """A new one: it is warmed up first. pod: its namespace and name, if it is one."""
         replica = replica_of(url, self._settings)
+        replica.pod = pod
         self.active.append(replica)
         self._watch(replica)
         return replica
@@ -105,6 +106,15 @@ class Members:
                 ready or takes,
             )
         return list(found.values())
+
+    @property
+    def pods(self) -> set[tuple[str, str, str]]:
+        """Address, namespace and name of all that are pods."""
+        return {
+            (replica.url, *replica.pod)
+            for replica in (*self.active, *self.resting, *self.leaving)
+            if replica.pod is not None
+        }
 
     def _watch(self, replica: Replica) -> None:
         loop, settings = asyncio.get_running_loop(), self._settings

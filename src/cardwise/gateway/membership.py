@@ -45,7 +45,7 @@ class Membership:
         replica = self._replicas.get(place)
         if replica is None:
             if state is State.READY:
-                self._replicas[place] = self._members.join(place.url)
+                self._replicas[place] = self._members.join(place.url, place.pod)
         elif state is State.READY:
             self._members.work(replica)
         elif state is State.WAITING:

@@ -11,19 +11,79 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from cardwise.adapters.http1.faults import Fault
 from cardwise.gateway.refusals import Why
+from cardwise.series import Series, counter, gauge, histogram
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 SIZES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
+
+REQUESTS = counter("cardwise_gateway_requests", "Answers.", "service", "status")
+REJECTIONS = counter("cardwise_gateway_rejections", "Requests that no replica got to see.", "service", "reason")
+FAILURES = counter("cardwise_gateway_replica_failures", "Tries that failed.", "service", "failure")
+RETRIES = counter("cardwise_gateway_retries", "Second tries.", "service")
+HUNG_UP = counter("cardwise_gateway_hung_up", "Clients that left before their answer.", "service")
+LATENCY = histogram(
+    "cardwise_gateway_latency_seconds", "From the head of a request to the end of its answer.", "service"
+)
+QUEUE_WAIT = histogram("cardwise_gateway_queue_wait_seconds", "In the backlog.", "service")
+BATCH_SIZE = histogram(
+    "cardwise_gateway_batch_size", "Rows, or requests where nothing is batched, of what a replica gets.", "service"
+)
+QUEUE_LENGTH = gauge("cardwise_gateway_queue_length", "Places taken.", "service")
+QUEUE_DEPTH = gauge("cardwise_gateway_queue_depth", "Places.", "service")
+READY = gauge("cardwise_gateway_replicas_ready", "Replicas that get traffic.", "service")
+IN_FLIGHT = gauge("cardwise_gateway_in_flight", "Requests or batches sent and not answered.", "service", "replica")
+LIMIT = gauge("cardwise_gateway_limit", "Most of them.", "service", "replica")
+TARGET = gauge(
+    "cardwise_gateway_target_seconds", "What P99 should be.", "service", only="for services with target-p99-ms"
+)
+REPLICA_INFO = gauge(
+    "cardwise_gateway_replica_info",
+    "Always 1: which pod a replica is.",
+    "service",
+    "replica",
+    "namespace",
+    "pod",
+    only="where replicas are a cluster's pods",
+)
+UNSERVED = counter(
+    "cardwise_gateway_unserved", "Refused before it was known which service is asked.", "reason", "status"
+)
+CLUSTER_BREAKS = counter(
+    "cardwise_gateway_cluster_breaks",
+    "Watches that broke. Rising: the API server is away, and replicas are as it told them last.",
+    "namespace",
+    only="where it follows a cluster",
+)
+SERVICES_REFUSED = gauge(
+    "cardwise_gateway_services_refused",
+    "Services that want this gateway and cannot be served: its log says why.",
+    only="where it follows a cluster",
+)
+SERIES: tuple[Series, ...] = (
+    REQUESTS,
+    REJECTIONS,
+    FAILURES,
+    RETRIES,
+    HUNG_UP,
+    LATENCY,
+    QUEUE_WAIT,
+    BATCH_SIZE,
+    QUEUE_LENGTH,
+    QUEUE_DEPTH,
+    READY,
+    IN_FLIGHT,
+    LIMIT,
+    TARGET,
+    REPLICA_INFO,
+    UNSERVED,
+    CLUSTER_BREAKS,
+    SERVICES_REFUSED,
+)
 
 
 class Histogram:
@@ -71,11 +131,21 @@ class Tally:
 class Gauges:
     """What one service is like now."""
 
-    __slots__ = ("depth", "limits", "queued", "ready")
+    __slots__ = ("depth", "limits", "pods", "queued", "ready", "target_s")
 
-    def __init__(self, queued: int, depth: int, limits: list[tuple[str, int, int, bool]]) -> None:
-        """limits: of each replica its address, what is in flight, the most of it, and whether it is ready."""
-        self.queued, self.depth, self.limits = queued, depth, limits
+    def __init__(
+        self,
+        queued: int,
+        depth: int,
+        limits: list[tuple[str, int, int, bool]],
+        pods: Iterable[tuple[str, str, str]] = (),
+        target_s: float | None = None,
+    ) -> None:
+        """limits: of each replica its address, what is in flight, the most of it, and whether it is ready.
+
+        pods: address, namespace and name of replicas that are pods.
+        """
+        self.queued, self.depth, self.limits, self.pods, self.target_s = queued, depth, limits, pods, target_s
         self.ready = sum(ready for *_, ready in limits)
 
 
@@ -94,15 +164,8 @@ class _Services(Collector):
 
 
 def _counters(services: list[tuple[str, Tally, Gauges]]) -> Iterable[Metric]:
-    answers = CounterMetricFamily("cardwise_gateway_requests", "Answers.", labels=["service", "status"])
-    refused = CounterMetricFamily(
-        "cardwise_gateway_rejections", "Requests that no replica got to see.", labels=["service", "reason"]
-    )
-    failures = CounterMetricFamily(
-        "cardwise_gateway_replica_failures", "Tries that failed.", labels=["service", "failure"]
-    )
-    retries = CounterMetricFamily("cardwise_gateway_retries", "Second tries.", labels=["service"])
-    gone = CounterMetricFamily("cardwise_gateway_hung_up", "Clients that left before their answer.", labels=["service"])
+    answers, refused, failures = REQUESTS.counts(), REJECTIONS.counts(), FAILURES.counts()
+    retries, gone = RETRIES.counts(), HUNG_UP.counts()
     for name, tally, _ in services:
         for status, count in tally.answers.items():
             answers.add_metric([name, str(status)], count)
@@ -116,16 +179,20 @@ def _counters(services: list[tuple[str, Tally, Gauges]]) -> Iterable[Metric]:
 
 
 def _histograms(services: list[tuple[str, Tally, Gauges]]) -> Iterable[Metric]:
-    for name, text, read in (
-        ("latency_seconds", "From the head of a request to the end of its answer.", lambda tally: tally.latency_s),
-        ("queue_wait_seconds", "In the backlog.", lambda tally: tally.wait_s),
-        ("batch_size", "Rows, or requests where nothing is batched, of what a replica gets.", _batch_size),
-    ):
-        family = HistogramMetricFamily(f"cardwise_gateway_{name}", text, labels=["service"])
+    for series, read in ((LATENCY, _latency), (QUEUE_WAIT, _wait), (BATCH_SIZE, _batch_size)):
+        family = series.buckets()
         for service, tally, _ in services:
-            histogram = read(tally)
-            family.add_metric([service], histogram.buckets(), sum_value=histogram.total)
+            counted = read(tally)
+            family.add_metric([service], counted.buckets(), sum_value=counted.total)
         yield family
+
+
+def _latency(tally: Tally) -> Histogram:
+    return tally.latency_s
+
+
+def _wait(tally: Tally) -> Histogram:
+    return tally.wait_s
 
 
 def _batch_size(tally: Tally) -> Histogram:
@@ -133,21 +200,31 @@ def _batch_size(tally: Tally) -> Histogram:
 
 
 def _gauges(services: list[tuple[str, Tally, Gauges]]) -> Iterable[Metric]:
-    def family(name: str, text: str, *labels: str) -> GaugeMetricFamily:
-        return GaugeMetricFamily(f"cardwise_gateway_{name}", text, labels=["service", *labels])
-
-    queued, depth = family("queue_length", "Places taken."), family("queue_depth", "Places.")
-    ready = family("replicas_ready", "Replicas that get traffic.")
-    in_flight = family("in_flight", "Requests or batches sent and not answered.", "replica")
-    limit = family("limit", "Most of them.", "replica")
+    queued, depth, ready = QUEUE_LENGTH.values(), QUEUE_DEPTH.values(), READY.values()
     for name, _, gauges in services:
         queued.add_metric([name], gauges.queued)
         depth.add_metric([name], gauges.depth)
         ready.add_metric([name], gauges.ready)
+    return queued, depth, ready, *_of_replicas(services), _targets(services)
+
+
+def _of_replicas(services: list[tuple[str, Tally, Gauges]]) -> Iterable[Metric]:
+    in_flight, limit, pods = IN_FLIGHT.values(), LIMIT.values(), REPLICA_INFO.values()
+    for name, _, gauges in services:
         for replica, sent, most, _ in gauges.limits:
             in_flight.add_metric([name, replica], sent)
             limit.add_metric([name, replica], most)
-    return queued, depth, ready, in_flight, limit
+        for replica, namespace, pod in gauges.pods:
+            pods.add_metric([name, replica, namespace, pod], 1)
+    return in_flight, limit, pods
+
+
+def _targets(services: list[tuple[str, Tally, Gauges]]) -> GaugeMetricFamily:
+    family = TARGET.values()
+    for name, _, gauges in services:
+        if gauges.target_s is not None:
+            family.add_metric([name], gauges.target_s)
+    return family
 
 
 Unserved = Mapping[tuple[str, int], int]
@@ -166,11 +243,7 @@ class _Unserved(Collector):
         self._read = read
 
     def collect(self) -> Iterable[Metric]:
-        family = CounterMetricFamily(
-            "cardwise_gateway_unserved",
-            "Refused before it was known which service is asked.",
-            labels=["reason", "status"],
-        )
+        family = UNSERVED.counts()
         for (reason, status), count in self._read().items():
             family.add_metric([reason, str(status) if status else "none"], count)
         yield family
@@ -189,16 +262,13 @@ class _Cluster(Collector):
 
     def collect(self) -> Iterable[Metric]:
         counts = self._read()
-        breaks = CounterMetricFamily(
-            "cardwise_gateway_cluster_breaks",
-            "Watches that broke. Rising: the API server is away, and replicas are as it told them last.",
-            labels=["namespace"],
-        )
+        breaks = CLUSTER_BREAKS.counts()
         for namespace, count in counts.breaks.items():
             breaks.add_metric([namespace], count)
         yield breaks
-        text = "Services that want this gateway and cannot be served: its log says why."
-        yield GaugeMetricFamily("cardwise_gateway_services_refused", text, value=counts.refused)
+        refused = SERVICES_REFUSED.values()
+        refused.add_metric([], counts.refused)
+        yield refused
 
 
 def registry_of(

@@ -53,6 +53,7 @@ class Replica:
         "left",
         "limits",
         "penalty",
+        "pod",
         "pool",
         "ready",
         "url",
@@ -66,6 +67,8 @@ class Replica:
         self.limits = limits
         self.ahead = ahead
         """When its next batch may leave before the one under way is over; None: never."""
+        self.pod: tuple[str, str] | None = None
+        """Namespace and name, if it is a pod: for metrics."""
         self.ready = False
         self.draining = False
         self.penalty = 0.0

@@ -137,7 +137,9 @@ class Service:
     @property
     def gauges(self) -> Gauges:
         """What it is like now."""
-        return Gauges(self.backlog.queued, self.backlog.depth, self.members.limits)
+        return Gauges(
+            self.backlog.queued, self.backlog.depth, self.members.limits, self.members.pods, self.settings.target_s
+        )
 
     @property
     def is_idle(self) -> bool:

@@ -16,7 +16,7 @@ import msgspec
 
 from cardwise.adapters.models import Model, read_model, shape_from
 from cardwise.errors import UserError
-from cardwise.files import decode_json, plain
+from cardwise.files import LONGEST_SEEN, decode_json, plain, seen
 
 FOLDER = resources.files("cardwise.plan") / "catalogue"
 SUFFIX = ".json"
@@ -49,10 +49,17 @@ def entry(name: str) -> Entry:
     return decode_json((FOLDER / f"{name}{SUFFIX}").read_bytes(), Entry)
 
 
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # no file system has a name so long
+        return False
+
+
 def find_model(given: str) -> Model:
     """A model by its name here, its folder, or its ``config.json``. Raises UserError with names that are near."""
     path = Path(given)
-    if path.exists():
+    if _is_there(path):
         return read_model(path)
     name = given.lower()
     if name in names():
@@ -61,4 +68,5 @@ def find_model(given: str) -> Model:
     near = difflib.get_close_matches(name, names(), 4)
     known_as = [each for each in names() if entry(each).repository.lower() == name]
     hint = f"did you mean {', '.join(known_as or near)}?" if known_as or near else "--list shows the known ones"
-    raise UserError(f"{plain(given)}: no such folder or file, and no known model; {hint}")
+    shown = plain(given) if len(given) <= LONGEST_SEEN else seen(given)
+    raise UserError(f"{shown}: no such folder or file, and no known model; {hint}")

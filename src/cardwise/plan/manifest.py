@@ -12,6 +12,7 @@ import yaml
 
 from cardwise.adapters import wire
 from cardwise.errors import UserError
+from cardwise.files import plain
 from cardwise.plan.planner import PREPARED, Plan
 from cardwise.plan.serving import Serving, serving
 
@@ -27,12 +28,14 @@ START_BYTES_PER_S = 1_000_000_000
 
 def manifest(plan: Plan) -> str:
     """YAML of both objects, with what has to be known as comments. Raises UserError if the slice does not hold it."""
-    if plan.settings.refusal is not None:
-        raise UserError(f"--slice-mib {plan.slice_mib}: {plan.settings.refusal.text}")
+    if plan.refused:
+        raise UserError(
+            plan.refusal if plan.wish.slice_mib is None else f"--slice-mib {plan.slice_mib}: {plan.refusal}"
+        )
     name = service_name(plan.model.name)
     how = serving(plan.engine.name, name, plan.model.shape.kind)
     objects = [_deployment(plan, name, how), _service(name)]
-    comments = "".join(f"# {line}\n" for line in _comments(plan, how))
+    comments = "".join(f"# {plain(line)}\n" for line in _comments(plan, how))
     return comments + yaml.safe_dump_all(objects, sort_keys=False, width=120, allow_unicode=True)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from cardwise.adapters.models import Model
 from cardwise.core.capacity.engines import ENGINES, EngineSettings, SliceShape, flags_for
-from cardwise.core.capacity.engines.budget import Needs, Shortage
+from cardwise.core.capacity.engines.budget import Needs, Shortage, budget
 from cardwise.core.capacity.memory import (
     Engine,
     Format,
@@ -53,6 +53,13 @@ SEES_SLICE = frozenset({"mig"})
 PREPARED = frozenset({"int8", "awq", "gptq"})
 """Formats that an engine only reads; fp8 it makes itself while it loads."""
 GENERATES = frozenset({"vllm", "sglang", "tgi", "tensorrt-llm"})
+STEP_IN_POOL = frozenset({"tgi"})
+"""Engines that end at the start if a step may have more tokens than the KV cache. Source: text-generation-inference v3,
+backends/v3/src/main.rs."""
+STEP_FOR_ALL = frozenset({"vllm"})
+"""Engines that end at the start if a step has fewer tokens than sequences. Source: vllm/config/scheduler.py."""
+QUANTIZED = frozenset({"fp8", "int8", "int4", "awq", "gptq"})
+"""What --dtype takes beside number formats, as if --quantization had said it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +128,14 @@ class Plan:
         return self.ask.memory_mib if self.wish.slice_mib is None else self.wish.slice_mib
 
     @property
+    def refusal(self) -> str:
+        """Why it cannot run: the slice that was given holds not even one sequence, or no such card holds the slice."""
+        return self.check.text if isinstance(self.check, Shortage) else _beyond(self.slice_mib, self.card)
+
+    @property
     def refused(self) -> bool:
-        """Whether the slice that was given holds not even one sequence."""
-        return isinstance(self.check, Shortage)
+        """Whether it cannot run."""
+        return bool(self.refusal)
 
 
 def make_plan(model: Model, wish: Wish, tables: Tables) -> Plan:
@@ -132,7 +144,7 @@ def make_plan(model: Model, wish: Wish, tables: Tables) -> Plan:
     engine = _engine(shape, wish, tables)
     form, notes = _format(shape, wish, engine, tables)
     card = _card(wish, tables)
-    load = _load(shape, wish, card)
+    load = _load(shape, wish, engine, card)
     stated = model.weights_bytes if wish.quantization is None and wish.dtype is None else None
     try:
         memory = memory_of(shape, form, engine, load, tables.overheads, weights_bytes=stated)
@@ -146,7 +158,9 @@ def make_plan(model: Model, wish: Wish, tables: Tables) -> Plan:
     needs = needs_of(memory, load, kv_dtype=_kv_flag(wish), quantization=form.engine_name)
     shaped = _slice_shape(slice_mib, card, cores, wish)
     held = None if wish.slice_mib is None else check(shape, engine, load, needs, shaped)
-    settings = _settings(engine, shape, load, shaped, needs, held, wish)
+    beyond = _beyond(slice_mib, card)
+    nothing = EngineSettings((), (), ())
+    settings = nothing if beyond else _settings(engine, shape, load, shaped, needs, held, wish)
     return Plan(
         model=model,
         wish=wish,
@@ -165,7 +179,7 @@ def make_plan(model: Model, wish: Wish, tables: Tables) -> Plan:
         fits=fits(tables.cards.values(), memory, slice_mib),
         grid=_grid(model, form, engine, load, tables.overheads, ask.margin, stated),
         check=held,
-        notes=(*model.notes, *notes, *_notes(shape, form, wish, load, card)),
+        notes=(*model.notes, *notes, *_notes(shape, form, wish, load, card), *([beyond] if beyond else ())),
     )
 
 
@@ -193,7 +207,12 @@ def _format(shape: ModelShape, wish: Wish, engine: Engine, tables: Tables) -> tu
     dtype = _DTYPES.get(wish.dtype or "auto", wish.dtype) or ""
     if asked is None and wish.quantization is None and not dtype:
         asked = shape.quantization
-    if dtype in {"fp8", "int8", "int4", "awq", "gptq"} and asked is None:
+    if dtype in QUANTIZED and wish.quantization not in {None, dtype}:
+        raise UserError(
+            f"--dtype {plain(dtype)} and --quantization {plain(str(wish.quantization))} are two formats of the same "
+            f"weights; give one of them"
+        )
+    if dtype in QUANTIZED and asked is None:
         asked, dtype = ("awq" if dtype == "int4" else dtype), ""
     asked = "awq" if asked == "int4" else asked
     notes = []
@@ -222,13 +241,18 @@ def _card(wish: Wish, tables: Tables) -> Card | None:
     return found[wish.card.lower()]
 
 
-def _load(shape: ModelShape, wish: Wish, card: Card | None) -> Load:
+def _load(shape: ModelShape, wish: Wish, engine: Engine, card: Card | None) -> Load:
     context = wish.context or min(CONTEXT, shape.context or CONTEXT)
     if shape.context is not None and context > shape.context:
         raise UserError(
             f"--context {context:,} is beyond the {shape.context:,} tokens that {shape.architecture} is made for "
             f"(max_position_embeddings, stretched by rope_scaling); write {shape.context} or less, or a configuration "
             f"with a rope_scaling that reaches further"
+        )
+    if wish.step_tokens is not None and wish.step_tokens < wish.sequences and engine.name in STEP_FOR_ALL:
+        raise UserError(
+            f"--batch-tokens {wish.step_tokens:,} are fewer than the {wish.sequences:,} sequences of --concurrency, "
+            f"with which {engine.name} does not start; write {wish.sequences} or more"
         )
     live = wish.live_tokens
     if live is not None and live > context:
@@ -275,6 +299,16 @@ def _cores(slice_mib: int, card: Card | None, wish: Wish, found: Replicas) -> Co
     return cores_of(slice_mib, card, found.cores_pct if wish.measured is not None else None)
 
 
+def _beyond(slice_mib: int, card: Card | None) -> str:
+    """Why a card does not hold a slice, with what to do; "" if it does."""
+    if card is None or slice_mib <= card.usable_mib:
+        return ""
+    return (
+        f"no {card.name} holds a slice of {slice_mib:,} MiB, for it has {card.usable_mib:,}: raise --tp, quantize, "
+        f"serve less at a time, or take another --card; --slice-mib {card.usable_mib} says what a whole one holds"
+    )
+
+
 def _slice_shape(slice_mib: int, card: Card | None, cores: Cores, wish: Wish) -> SliceShape:
     """What the engine meets: all of the card, so that its share is rather too small; the slice, if none is known."""
     whole = slice_mib if card is None else card.memory_mib
@@ -301,6 +335,9 @@ def _settings(
     if told.refusal is not None or not engine.step_flag or shape.kind is not Kind.GENERATOR:
         return told
     tokens = wish.step_tokens or max(engine.step_tokens, load.sequences)
+    divided = budget(slice_, needs)
+    if engine.name in STEP_IN_POOL and not isinstance(divided, Shortage):
+        tokens = min(tokens, divided.tokens)
     return replace(told, args=(*told.args, f"{engine.step_flag}={tokens}"))
 
 

@@ -17,6 +17,7 @@ from cardwise.core.capacity.engines import MIB_BYTES
 from cardwise.core.capacity.engines.budget import Shortage
 from cardwise.core.capacity.memory import KV_CACHE, WEIGHTS, Component
 from cardwise.core.capacity.slices import Fit, Held
+from cardwise.files import plain
 from cardwise.plan.planner import Plan
 
 
@@ -37,7 +38,7 @@ def _headline(plan: Plan) -> str:
     shape = plan.model.shape
     cards = "one card" if plan.load.tp == 1 else f"each of {plan.load.tp} cards"
     return (
-        f"{plan.model.name}: {_count(shape.parameters)} parameters in {plan.form.name}, {shape.attends}; "
+        f"{plain(plan.model.name)}: {_count(shape.parameters)} parameters in {plan.form.name}, {shape.attends}; "
         f"{plan.load.sequences} sequences of {plan.load.context:,} tokens on {plan.engine.name}, {cards}"
     )
 
@@ -78,7 +79,7 @@ def _answer(plan: Plan) -> Iterable[str]:
         if plan.live_kv_bytes is not None:
             live = f"{mib(plan.live_kv_bytes)} MiB for {plan.load.live_tokens:,} live tokens each"
             yield f"             {live}, which the slice is for"
-    if plan.settings.refusal is None:
+    if not plan.refused:
         flags = " ".join(plan.settings.args) or "none"
         yield f"{plan.engine.name:12} {flags}"
         if plan.settings.env:

@@ -34,8 +34,10 @@ SHARE_PATH = f"metadata.annotations['{wire.ANNOTATION_ENGINE_SHARE}']"
 SHARE_ENV: dict[str, Any] = {"name": wire.ENV_ENGINE_SHARE, "valueFrom": {"fieldRef": {"fieldPath": SHARE_PATH}}}
 NO_SHARE = "0"
 """Of a slice that leaves an engine nothing: no engine starts with it, and says so."""
-SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh", "ksh", "busybox"})
+SHELLS = frozenset({"sh", "bash", "rbash", "dash", "ash", "zsh", "ksh", "mksh", "csh", "tcsh", "fish", "pwsh", "busybox"})
 PARTS = ("command", "args")
+_SHARE = re.compile(r"\+?(?:[0-9]{1,99}(?:\.[0-9]{0,99})?|\.[0-9]{1,99})(?:[eE][-+]?[0-9]{1,3})?")
+"""A number of a size that can be counted with: ``1e999999999`` is one too, of a gigabyte."""
 _AMOUNT = re.compile(r"([0-9]{1,20}(?:\.[0-9]{1,9})?)([kKmMgGtT]?)(?:i?[bB])?")
 LONGEST_BEFORE = 200
 """Characters of what an engine was told before."""
@@ -278,7 +280,7 @@ def _found(part: str, line: Sequence[str], spellings: Collection[str]) -> Iterat
     """Each use of a flag in one part, as ``--flag=value`` or ``--flag value``. One without a value has an empty one."""
     for i, each in enumerate(line):
         name, equals, value = each.partition("=")
-        if name not in spellings:
+        if name.replace("_", "-") not in spellings:  # engines take either, and both in one name
             continue
         if equals:
             yield _Found(part, i, 1, value)
@@ -296,10 +298,7 @@ def _replaced(lines: Mapping[str, list[str]], found: Sequence[_Found], flag: Sha
 
 def _fraction(text: str) -> Fraction | None:
     """A share as engines read it; None for what is none, such as a variable."""
-    try:
-        return Fraction(text) if text.isascii() and "/" not in text and len(text) <= LONGEST_BEFORE else None
-    except ValueError:
-        return None
+    return Fraction(text) if _SHARE.fullmatch(text) else None
 
 
 def _bytes(text: str) -> int | None:

@@ -7,7 +7,7 @@ That is a guess, and a guess never makes a yes into a no.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -40,11 +40,15 @@ class _Asked:
 
 @dataclass(slots=True)
 class Extender:
-    """now_s: a clock that never goes back. waiting: claims of pods that no node took at their last filter, by UID."""
+    """now_s: a clock that never goes back. waiting: claims of pods that no node took at their last filter, by UID.
+
+    refusals: how often that was, by the reason that most nodes gave.
+    """
 
     ledger: Ledger
     now_s: Callable[[], float]
     waiting: dict[str, Claim] = field(default_factory=dict)
+    refusals: Counter[Code] = field(default_factory=Counter)
     _asked: OrderedDict[str, _Asked] = field(default_factory=OrderedDict)
 
     def filter(self, args: ExtenderArgs) -> ExtenderFilterResult:
@@ -140,6 +144,7 @@ class Extender:
             self.waiting.pop(claim.uid, None)
         elif claim.asks:
             self.waiting[claim.uid] = claim
+            self.refusals.update([code for code, _ in Counter(found.refused.values()).most_common(1)])
 
     def _words(self, code: Code, claim: Claim) -> str:
         """The short reason; where the cluster has no such card at all, which it has."""

@@ -15,7 +15,7 @@ from typing import TypeVar
 import msgspec
 import structlog
 from aiohttp import web
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import generate_latest
 
 from cardwise.adapters.claims import claim_of
 from cardwise.adapters.extender_v1 import ExtenderArgs, ExtenderBindingArgs, ExtenderBindingResult, ExtenderFilterResult
@@ -29,12 +29,12 @@ from cardwise.scheduler import telling, webhook
 from cardwise.scheduler.binder import Binder
 from cardwise.scheduler.engines import Rules
 from cardwise.scheduler.extender import Extender
+from cardwise.scheduler.metrics import Metrics
 
 log = structlog.get_logger()
 
 MOST_BODY = 16 * 2**20
 """10,000 node names and a large pod are 0.4 MB; kube-scheduler never sends more."""
-BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 2.0)
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
 _ArgsT = TypeVar("_ArgsT")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -59,18 +59,7 @@ class Server:
     def __init__(self, parts: Parts) -> None:
         """Serve ``parts``."""
         self._parts = parts
-        self._registry = CollectorRegistry()
-        self._seconds = Histogram(
-            "cardwise_scheduler_request_seconds", "Time to answer.", ["verb"], buckets=BUCKETS, registry=self._registry
-        )
-        self._answers = Counter("cardwise_scheduler_answers", "Answers.", ["verb", "result"], registry=self._registry)
-        for name, text, read in (
-            ("cardwise_scheduler_pods_waiting", "Pods that no node took at their last filter.", self._waiting),
-            ("cardwise_scheduler_conflicts", "Pods whose allocation contradicts their node's cards.", self._conflicts),
-            ("cardwise_scheduler_bindings_under_way", "Holds whose write is not answered yet.", self._under_way),
-            ("cardwise_scheduler_leader", "1 if this replica binds.", self._leads),
-        ):
-            Gauge(name, text, registry=self._registry).set_function(read)
+        self._tally = Metrics(parts.ledger, parts.extender, lambda: parts.binder.may_bind() is None)
 
     def extender_app(self, *, known_only: bool = False) -> web.Application:
         """kube-scheduler's verbs, health, metrics and answers.
@@ -111,7 +100,7 @@ class Server:
 
     async def _bind(self, request: web.Request) -> web.Response:
         error = await self._parts.binder.bind(await _read(request, ExtenderBindingArgs))
-        self._answers.labels("bind", "refused" if error else "bound").inc()
+        self._tally.answers.labels("bind", "refused" if error else "bound").inc()
         return _json(ExtenderBindingResult(error))
 
     async def _admit(self, request: web.Request) -> web.Response:
@@ -138,12 +127,12 @@ class Server:
         return web.Response(status=503, text=f"{why}\n") if why else web.Response(text="ok\n")
 
     async def _metrics(self, _request: web.Request) -> web.Response:
-        return web.Response(body=generate_latest(self._registry), content_type="text/plain", charset="utf-8")
+        return web.Response(body=generate_latest(self._tally.registry), content_type="text/plain", charset="utf-8")
 
     # ---------------------------------------------------------------- inside
 
     def _timed(self, verb: str, handler: Callable[[web.Request], Awaitable[web.Response]]) -> Handler:
-        seconds = self._seconds.labels(verb)
+        seconds = self._tally.seconds.labels(verb)
 
         async def timed(request: web.Request) -> web.StreamResponse:
             start_s = time.perf_counter()
@@ -159,18 +148,6 @@ class Server:
                 seconds.observe(time.perf_counter() - start_s)
 
         return timed
-
-    def _waiting(self) -> float:
-        return len(self._parts.extender.waiting)
-
-    def _conflicts(self) -> float:
-        return len(self._parts.ledger.conflicts)
-
-    def _under_way(self) -> float:
-        return len(self._parts.ledger.under_way)
-
-    def _leads(self) -> float:
-        return float(self._parts.binder.may_bind() is None)
 
 
 async def serve(app: web.Application, host: str, port: int, tls: ssl.SSLContext | None) -> tuple[web.AppRunner, int]:

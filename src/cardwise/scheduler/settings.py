@@ -12,27 +12,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 
-from cardwise.config import PolicyChoice, choose_policy
-from cardwise.core.claim import LatencyClass
-from cardwise.core.cluster import Cluster
+from cardwise.config import DEFAULT_POLICY, policies_by_class
 from cardwise.core.ledger import MakePolicies
-from cardwise.core.placement.mix import Mix
-from cardwise.core.placement.policy import Policy
-from cardwise.errors import InputError, UserError
+from cardwise.errors import InputError
 from cardwise.files import seen
 from cardwise.scheduler.engines import EnginePolicy
 from cardwise.settings_file import read_settings_file
 
 WANT = "the scheduler's settings in TOML (see cardwise scheduler --help)"
 
-DEFAULT_POLICY = {LatencyClass.SENSITIVE.value: "balanced", LatencyClass.BEST_EFFORT.value: "dense"}
-"""SPEC B2 for what must answer fast; SPEC B3 for what is there to fill cards."""
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 Seed = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
@@ -106,17 +100,4 @@ def _is_host(host: str) -> bool:
 
 def policies_of(settings: Settings) -> MakePolicies:
     """How the ledger makes its policies. Raises UserError if one of the names is unknown."""
-    known = {each.value for each in LatencyClass}
-    wrong = sorted(settings.policy.keys() - known)
-    if wrong:
-        raise UserError(f"policy.{wrong[0]}: no such class; write {' or '.join(sorted(known))}")
-    names = {**DEFAULT_POLICY, **settings.policy}
-    chosen = {each: choose_policy(names[each.value]) for each in LatencyClass}
-    return lambda cluster, mix: _make(chosen, cluster, mix, settings.seed)
-
-
-def _make(
-    chosen: Mapping[LatencyClass, PolicyChoice], cluster: Cluster, mix: Mix, seed: int
-) -> dict[LatencyClass, Policy]:
-    made = {choice.label: choice.make(cluster, mix, seed) for choice in chosen.values()}
-    return {each: made[choice.label] for each, choice in chosen.items()}
+    return policies_by_class(settings.policy, settings.seed)

@@ -7,8 +7,8 @@ from datetime import datetime
 from typing import Any
 
 from cardwise.adapters.manifests import Manifests
+from cardwise.config import DEFAULT_POLICY
 from cardwise.core.claim import LatencyClass
-from cardwise.scheduler.settings import DEFAULT_POLICY
 from cardwise.up.hardware import HollowNode
 from cardwise.up.state import State, state_of
 from cardwise.up.world import World

@@ -127,7 +127,7 @@ class Cycle:
                 self._put_node(node)
             case Gone(node):
                 self.rooms.pop(node.metadata.name, None)
-        self._unpark()
+        self.unpark()
 
     def _put_node(self, node: Node) -> None:
         name = node.metadata.name
@@ -172,7 +172,7 @@ class Cycle:
             return
         if pod.spec.node_name:
             self._count(uid, -1)
-            self._unpark()
+            self.unpark()
         self.parked.pop(uid, None)
         self.extender.forget(uid)
         del self.pods[uid], self._claims[uid], self._arrivals[uid]
@@ -187,7 +187,8 @@ class Cycle:
     def _enqueue(self, uid: str) -> None:
         heapq.heappush(self._ready, (-(self.pods[uid].spec.priority or 0), self._arrivals[uid], uid))
 
-    def _unpark(self) -> None:
+    def unpark(self) -> None:
+        """Something happened: who was parked gets another try."""
         for uid in self.parked:
             self._enqueue(uid)
         self.parked.clear()

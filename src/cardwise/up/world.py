@@ -18,12 +18,13 @@ from typing import Any
 from cardwise.adapters.hollow import HollowCluster
 from cardwise.adapters.manifests import Manifests, Workload
 from cardwise.adapters.watching import Watching
+from cardwise.config import DEFAULT_POLICY
 from cardwise.core.ledger import Ledger
 from cardwise.errors import UserError
 from cardwise.scheduler import webhook
 from cardwise.scheduler.binder import Binder
 from cardwise.scheduler.extender import Extender
-from cardwise.scheduler.settings import DEFAULT_POLICY, Settings, policies_of
+from cardwise.scheduler.settings import Settings, policies_of
 from cardwise.up.controllers import pods_of
 from cardwise.up.hardware import SomeNode
 from cardwise.up.kube_cycle import Cycle

@@ -183,6 +183,16 @@ def test_a_load_that_cannot_be_is_refused(more, message):
         memory("llama-3-8b", **more)
 
 
+@pytest.mark.parametrize(("tp", "fits"), [(2, True), (4, True), (28, True), (7, False), (14, False)])
+def test_heads_of_keys_and_values_are_divided_evenly_or_copied_evenly_else_no_engine_starts(tp, fits):
+    """Qwen2.5-7B has 28 heads and 4 of keys and values. Source: vllm/model_executor/models/qwen2.py, Qwen2Attention."""
+    if fits:
+        assert memory("qwen2.5-7b", tp=tp).likely
+        return
+    with pytest.raises(ValueError, match=f"tp is {tp}, and 4 heads of keys and values can neither"):
+        memory("qwen2.5-7b", tp=tp)
+
+
 # ---------------------------------------------------------------- laws
 
 SHAPES = st.builds(

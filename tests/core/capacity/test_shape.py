@@ -149,6 +149,10 @@ def test_roberta_has_two_positions_less_than_it_says():
         pytest.param(llama(mamba_d_state=128), "mamba_d_state", "no rule here knows", id="recurrence"),
         pytest.param(llama(rope_scaling={"type": "new", "factor": 2}), "rope_scaling.rope_type", "'new'", id="rope"),
         pytest.param(
+            llama(rope_scaling={"type": "linear", "factor": 1e-9}), "rope_scaling.factor", "leaves nothing", id="factor"
+        ),
+        pytest.param(llama(architectures=["x"] * 10_000), "architectures", "…; write the one class", id="many classes"),
+        pytest.param(
             llama(quantization_config={"quant_method": "bitsandbytes"}),
             "quantization_config.quant_method",
             "'bitsandbytes'",

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cardwise.core.capacity.engines import flags_for
+from cardwise.core.capacity.engines import flags_for, margin_mib
 from cardwise.core.capacity.engines.budget import Needs, Shortage, SliceShape
-from cardwise.core.capacity.memory import KV_CACHE, MIB, kv_bytes, memory_of
+from cardwise.core.capacity.memory import KV_CACHE, MIB, Component, Memory, kv_bytes, memory_of
 from cardwise.core.capacity.slices import (
     Card,
     around,
@@ -111,6 +111,19 @@ def test_what_is_asked_for_is_what_the_engines_flags_accept(found, wanted, margi
     told = flags_for("vllm", SliceShape(ask.memory_mib, 10**6, 20, 10**6), needs)
     assert told.refusal is None
     assert (told.kv_bytes, told.sequences) == (sum_of.of(KV_CACHE), wanted.sequences)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(1, 2**40))
+def test_the_slice_is_the_smallest_that_leaves_the_sum_beside_the_engines_margin(used_mib):
+    wanted = ask_for(Memory((Component("x", used_mib * MIB, 0, 0, "", ""),)), 1.0).memory_mib
+    assert wanted - margin_mib(wanted) >= used_mib > wanted - 1 - margin_mib(wanted - 1)
+
+
+def test_a_sum_of_any_size_has_its_slice_at_once():
+    """It was searched for MiB by MiB: a slip of the pen in --lora or --concurrency took minutes."""
+    found = ask_for(Memory((Component("x", 19 * 2**80 * MIB, 0, 0, "", ""),)), 1.0)
+    assert found.memory_mib == 20 * 2**80
 
 
 @settings(max_examples=100, deadline=None)

@@ -72,3 +72,46 @@ def test_the_most_of_several_tellings_is_told_per_card():
     )
     assert told == (Hold("A", 3000, 50), Hold("B", 1, 1), Hold("C", 5, 5, whole=True))
     assert most([], []) == ()
+
+
+# ---------------------------------------------------------------- lent memory
+
+
+def lent(memory_mib, lent_mib, uuid="U"):
+    return Hold(uuid, memory_mib, 0, lent_mib=lent_mib)
+
+
+def started(mine, *others):
+    share = Share("U", mine.memory_mib, 0, lent_mib=mine.lent_mib)
+    start = Start("app", ["slot-000"], Allocation("n", (("app", (share,)),)))
+    beside = {Holder(str(i), f"ns/{i}"): [each] for i, each in enumerate(others)}
+    return hand_over(start, "n", {"U": card()}, [mine], beside)
+
+
+def test_lent_memory_needs_no_room_on_the_card_and_is_in_the_grant():
+    (grant,) = started(lent(4000, 4000), lent(24576, 0))
+    assert (grant.memory_mib, grant.lent_mib) == (4000, 4000)
+
+
+@pytest.mark.parametrize(
+    ("mine", "other", "told"),
+    [
+        pytest.param(lent(4001, 4000), lent(24576, 0), "1 MiB are asked, 0 of 24576 MiB are free", id="its own part"),
+        pytest.param(lent(8000, 0), lent(24576, 4000), "8000 MiB are asked, 4000 of", id="of who is lent nothing"),
+        pytest.param(
+            lent(8000, 8000),
+            lent(5000, 5000),
+            "8000 MiB beyond the card are asked beside 5000 that others were lent, and at most 12288 ever may be",
+            id="more than may ever be lent",
+        ),
+    ],
+)
+def test_what_is_not_lent_never_sums_above_the_card(mine, other, told):
+    refusal = started(mine, other)
+    assert refusal.code is Mismatch.OVERSOLD
+    assert told in refusal.text
+
+
+def test_of_several_tellings_the_most_of_the_card_counts():
+    assert most([lent(4000, 3000)], [lent(3000, 0)]) == (lent(4000, 1000),)
+    assert most([lent(4000, 3000)], [lent(4000, 3000)]) == (lent(4000, 3000),)

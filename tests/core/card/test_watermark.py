@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -50,6 +52,23 @@ def test_a_rise_that_would_reach_the_high_mark_within_a_minute_is_not_calm():
 def test_reclaim_goes_on_between_the_marks_until_the_low_one_is_reached():
     readings = watched([(0.0, 8900), (1.0, 9000), (2.0, 8800), (3.0, 8501), (4.0, 8500), (5.0, 8900)])
     assert [reading.level is Level.RECLAIM for reading in readings] == [False, True, True, True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("samples", "full_in_s"),
+    [
+        pytest.param([(0.0, 5000), (1.0, 5000)], math.inf, id="steady"),
+        pytest.param([(0.0, 5000)], math.inf, id="one sample"),
+        pytest.param([(0.0, 5000), (1.0, 5900)], math.inf, id="a first rise"),
+        pytest.param([(0.0, 5000), (1.0, 5900), (2.0, 6800)], 3100 / 900, id="rising"),
+        pytest.param([*steady(5000, 9), (9.5, 7900)], math.inf, id="one large piece after long calm"),
+        pytest.param([*steady(5000, 9), (9.5, 7900), (10.0, 8900)], 1000 / 2000, id="and more after it"),
+        pytest.param([(i / 4, 5000 + 800 * (i // 2)) for i in range(7)], 2500 / 1600, id="in pieces"),
+        pytest.param([(0.0, 9900)], 0.0, id="next to nothing left"),
+    ],
+)
+def test_how_soon_the_card_is_full_is_told_by_a_rise_that_lasts(samples, full_in_s):
+    assert watched(samples)[-1].full_in_s == pytest.approx(full_in_s)
 
 
 def test_a_gap_in_the_samples_is_not_calm():

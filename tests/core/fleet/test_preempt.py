@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cardwise.core.fleet.guard import Brake, BrakePolicy, Eviction
-from cardwise.core.fleet.preempt import Exempt, Nobody, Plan, Running, Waiting, World, preempt
+from cardwise.core.fleet.preempt import Exempt, Nobody, Plan, Running, Waiting, World, preempt, smallest
+from cardwise.core.reasons import Code
 
 FREE = BrakePolicy(most_per_node=100, most=1000)
 
@@ -55,6 +56,7 @@ def test_if_everyone_who_may_go_would_not_be_enough_nobody_goes():
         ({"starting": True}, Exempt.STARTING),
         ({"going": True}, Exempt.GOING),
         ({"budgets": frozenset({"ns/pdb"})}, Exempt.BUDGET),
+        ({"queue": "another"}, Exempt.QUEUE),
     ],
 )
 def test_such_a_pod_is_nobodys_victim(more, why):
@@ -154,6 +156,58 @@ def test_laws_of_preemption(nodes, asked, random):
     assert fits(found.node, gone)
     for victim in gone:
         assert not fits(found.node, gone - {victim})
+
+
+def all_plans(nodes, fits, waiting):
+    """What each node would give up, without looking at them in any clever order."""
+    for node, pods in nodes.items():
+        open_to = [
+            each
+            for each in pods
+            if not each.sensitive and each.preemptible and not each.starting and each.priority < waiting.priority
+        ]
+        victims = smallest(open_to, lambda gone, node=node: fits(node, gone)) if open_to else None
+        if victims:
+            priorities = tuple(sorted((each.priority for each in victims), reverse=True))
+            yield (priorities, sum(each.memory_mib for each in victims), node), victims
+
+
+@given(st.dictionaries(st.sampled_from("nmopq"), PODS, max_size=5), st.integers(1, 100))
+def test_leaving_out_nodes_that_cannot_hurt_less_changes_nothing(nodes, asked):
+    def fits(node, gone):
+        return 100 - sum(each.memory_mib for each in nodes[node] if each.uid not in gone) >= asked
+
+    waiting = Waiting("w", "ns/w", 10)
+    found = preempt(waiting, nodes, fits, World(0.0, policy=FREE))
+    plans = sorted(all_plans(nodes, fits, waiting), key=lambda each: each[0])
+    if any(fits(node, ()) for node in nodes) or not plans:
+        assert isinstance(found, Nobody)
+    else:
+        assert (found.node, found.victims) == (plans[0][0][2], plans[0][1])
+
+
+def test_room_is_asked_once_instead_of_node_by_node():
+    nodes, fits = card(100, [pod("a", 100)], 50)
+    world = World(1000.0, policy=FREE)
+    assert preempt(Waiting("w", "ns/w", 10), nodes, fits, world, lambda: "m") == Nobody(room="m")
+    assert names(preempt(Waiting("w", "ns/w", 10), nodes, fits, world, lambda: None)) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("nobody", "code", "words"),
+    [
+        (Nobody(rests_until_s=1050.5), Code.PREEMPT_RESTS, "for another 51 s"),
+        (Nobody(room="n"), Code.PREEMPT_ROOM, "n takes the pod as it is"),
+        (Nobody(braked={Brake.NODE: 2, Brake.AGAIN: 1}), Code.PREEMPT_BRAKED, "for now: 2 node, 1 again"),
+        (Nobody(tried=3, exempt={Exempt.STARTING: 1}), Code.PREEMPT_NO_HELP, "on 3 nodes"),
+        (Nobody(exempt={Exempt.SENSITIVE: 4}), Code.PREEMPT_NOBODY, "4 latency-sensitive"),
+        (Nobody(), Code.PREEMPT_NOBODY, "no pod with cards"),
+    ],
+)
+def test_why_nobody_goes_is_one_reason_with_its_numbers(nobody, code, words):
+    reason = nobody.reason(1000.0)
+    assert reason.code is code
+    assert words in reason.long
 
 
 @pytest.mark.parametrize(

@@ -174,6 +174,7 @@ def test_every_code_has_words_and_advice(code):
 def test_codes_are_stable():  # tools match on them: renaming one is a breaking change
     assert sorted(code.value for code in Code) == [
         "card-compute",
+        "card-evicted",
         "card-in-use",
         "card-instance",
         "card-isolation",
@@ -191,6 +192,14 @@ def test_codes_are_stable():  # tools match on them: renaming one is a breaking 
         "node-together",
         "node-unknown",
         "pod-bound",
+        "preempt-braked",
+        "preempt-budget",
+        "preempt-changed",
+        "preempt-fruitless",
+        "preempt-no-help",
+        "preempt-nobody",
+        "preempt-rests",
+        "preempt-room",
     ]
 
 

@@ -32,6 +32,8 @@ SHAPES = [
     slice_of(),
     slice_of(memory_mib=30000, pct=5),
     slice_of(memory_mib=1024, pct=30, cards=2),
+    slice_of(memory_mib=16000, pct=0, oversubscribe=True),
+    slice_of(memory_mib=9000, pct=10, cards=2, oversubscribe=True),
     slice_of(models=frozenset({"A100"}), cpu_milli=2000),
     slice_of(isolation=frozenset({Isolation.MPS})),
     slice_of(memory_mib=6000, pct=10, isolation=frozenset({Isolation.MIG, Isolation.MPS})),
@@ -49,7 +51,14 @@ def nodes(draw):
     made = []
     for i in range(draw(st.integers(1, 5))):
         cards = [
-            card(model=model, memory_mib=MODELS[model], healthy=draw(st.integers(0, 5)) > 0, isolation=isolation)
+            card(
+                model=model,
+                memory_mib=MODELS[model],
+                healthy=draw(st.integers(0, 5)) > 0,
+                isolation=isolation,
+                lendable_mib=draw(st.sampled_from([0, 0, 1, 1500, 7000])),
+                evicted=draw(st.sampled_from([frozenset(), frozenset({"s"})])),
+            )
             for model, isolation in draw(
                 st.lists(st.tuples(st.sampled_from(sorted(MODELS)), st.sampled_from(Isolation)), max_size=5)
             )

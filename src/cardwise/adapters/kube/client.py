@@ -23,6 +23,7 @@ from lightkube.config.client_adapter import ConnectionParams
 from lightkube.config.kubeconfig import KubeConfig
 from lightkube.core.exceptions import ConfigError
 
+from cardwise.adapters import wire
 from cardwise.adapters.kube.feed import (
     LIST_TIMEOUT_S,
     NODES,
@@ -40,11 +41,13 @@ from cardwise.adapters.kube.port import (
     LocalPodEvent,
     NodeEvent,
     PodEvent,
+    Release,
     ServiceEvent,
     SliceEvent,
 )
 from cardwise.adapters.kube.shallow import decode_object
 from cardwise.adapters.kube_objects import Budget, LocalPod, Node, Pod, Workload
+from cardwise.adapters.prefetches import PodTemplate
 from cardwise.errors import BudgetError, ClusterError, ConflictError, ExpiredError, NotFoundError, UserError
 from cardwise.files import seen
 
@@ -62,11 +65,13 @@ _DecodedT = TypeVar("_DecodedT")
 _ItemT = TypeVar("_ItemT")
 BUDGET_CAUSE = "DisruptionBudget"
 """Cause of an eviction's refusal. Source: policy/v1, DisruptionBudgetCause."""
+UID_FIELD = "metadata.uid"
 BUDGETS, WORKLOADS = "/apis/policy/v1/poddisruptionbudgets", "/apis/kueue.x-k8s.io/v1beta2/workloads"
 
 
 class _Cause(msgspec.Struct):
     reason: str = ""
+    field: str = ""
 
 
 class _Details(msgspec.Struct):
@@ -192,6 +197,18 @@ class KubeClient:
             return []
         return _decode(content, _Items[Workload]).items
 
+    async def list_templates(self) -> list[PodTemplate]:
+        """See the port."""
+        selected = {"labelSelector": f"{wire.LABEL_PREFETCH}=true"}
+        content = await self.request("GET", "/api/v1/podtemplates", params=selected, timeout_s=LIST_TIMEOUT_S)
+        return _decode(content, _Items[PodTemplate]).items
+
+    async def list_loads(self) -> list[Pod]:
+        """See the port."""
+        selected = {"labelSelector": wire.LABEL_PREFETCH}
+        content = await self.request("GET", PODS.path, params=selected, timeout_s=LIST_TIMEOUT_S)
+        return _decode(content, _Items[Pod]).items
+
     # ---------------------------------------------------------------- writing
 
     async def bind(self, binding: Binding) -> None:
@@ -206,12 +223,6 @@ class KubeClient:
         target = {"apiVersion": "v1", "kind": "Node", "name": binding.node}
         body = {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
         await self.request("POST", f"{_pod(binding.namespace, binding.pod)}/binding", body)
-
-    async def delete_pod(self, namespace: str, name: str, uid: str, grace_s: int) -> None:
-        """See the port."""
-        only = {"uid": uid}
-        body = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": grace_s, "preconditions": only}
-        await self.request("DELETE", _pod(namespace, name), body)
 
     async def annotate_node(self, name: str, annotations: Mapping[str, str | None]) -> None:
         """See the port."""
@@ -262,6 +273,31 @@ class KubeClient:
         metadata = {"name": evictee.name, "namespace": evictee.namespace}
         body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata, "deleteOptions": options}
         await self.request("POST", f"{_pod(evictee.namespace, evictee.name)}/eviction", body)
+
+    async def create_pod(self, namespace: str, body: Mapping[str, Any]) -> None:
+        """See the port."""
+        await self.request("POST", f"{_namespace(namespace)}/pods", body)
+
+    async def delete_pod(self, namespace: str, name: str, uid: str) -> None:
+        """See the port."""
+        body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}}
+        await self.request("DELETE", _pod(namespace, name), body)
+
+    async def release_pod(self, release: Release, annotations: Mapping[str, str | None]) -> None:
+        """See the port."""
+        owners = [{"uid": release.owner_uid, "controller": False, "blockOwnerDeletion": False}]
+        await self._relabel(release, None, annotations, {"ownerReferences": owners})
+
+    async def take_back_pod(self, release: Release, annotations: Mapping[str, str | None]) -> None:
+        """See the port. The ReplicaSet makes itself the controller again."""
+        await self._relabel(release, release.pod_hash, annotations, {})
+
+    async def _relabel(
+        self, release: Release, pod_hash: str | None, annotations: Mapping[str, str | None], more: Mapping[str, Any]
+    ) -> None:
+        labels = {wire.LABEL_POD_HASHES[0]: pod_hash}
+        metadata = {"uid": release.uid, "labels": labels, "annotations": dict(annotations), **more}
+        await self.request("PATCH", _pod(release.namespace, release.name), {"metadata": metadata}, STRATEGIC_PATCH)
 
     # ---------------------------------------------------------------- HTTP
 
@@ -386,6 +422,8 @@ def _raise_for(status: int, content: bytes, what: str) -> None:
         told = content[:200].decode(errors="replace")
     if status == HTTPStatus.TOO_MANY_REQUESTS and any(each.reason == BUDGET_CAUSE for each in causes):
         raise BudgetError(f"{what}: {status}: {told}", retry=True)
+    if any(each.field == UID_FIELD for each in causes):  # a patch that names another UID is "invalid" (422)
+        raise ConflictError(f"{what}: {status}: {told}", retry=False)
     retry = status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR
     raise _KINDS.get(status, ClusterError)(f"{what}: {status}: {told}", retry=retry)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from cardwise.adapters.kube_objects import Budget, EndpointSlice, LocalPod, Node, Pod, Service, Workload
+from cardwise.adapters.prefetches import PodTemplate
 
 _ObjectT = TypeVar("_ObjectT")
 
@@ -135,6 +136,17 @@ class Evictee:
     grace_s: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A pod, this very one, and the ReplicaSet that controls it. pod_hash: of the label that makes it the set's."""
+
+    namespace: str
+    name: str
+    uid: str
+    owner_uid: str
+    pod_hash: str
+
+
 class EvictingPort(ClusterPort, Protocol):
     """What a controller needs besides, that makes pods go."""
 
@@ -159,6 +171,41 @@ class EvictingPort(ClusterPort, Protocol):
         ...
 
 
+class MovingPort(EvictingPort, Protocol):
+    """What rescuing needs besides."""
+
+    async def release_pod(self, release: Release, annotations: Mapping[str, str | None]) -> None:
+        """Take this very pod out of its ReplicaSet, which then makes another. Raises ConflictError, NotFoundError.
+
+        It goes with the ReplicaSet if that is deleted, for it still names it as an owner, though not as its controller.
+        """
+        ...
+
+    async def take_back_pod(self, release: Release, annotations: Mapping[str, str | None]) -> None:
+        """Undo that: the ReplicaSet adopts it, and ends another, one that is not ready first."""
+        ...
+
+
+class LoadingPort(ClusterPort, Protocol):
+    """What prefetching needs besides."""
+
+    async def list_templates(self) -> list[PodTemplate]:
+        """PodTemplates that load weights."""
+        ...
+
+    async def list_loads(self) -> list[Pod]:
+        """Pods that were made of them, those that have ended too."""
+        ...
+
+    async def create_pod(self, namespace: str, body: Mapping[str, Any]) -> None:
+        """Create a pod. Raises ConflictError if its name is taken."""
+        ...
+
+    async def delete_pod(self, namespace: str, name: str, uid: str) -> None:
+        """Delete this very pod. Raises NotFoundError if it is gone, ConflictError if another has its name by now."""
+        ...
+
+
 class NodePort(Protocol):
     """What the agent of one node needs of a cluster."""
 
@@ -170,8 +217,8 @@ class NodePort(Protocol):
         """One pod as it is now. Raises NotFoundError."""
         ...
 
-    async def delete_pod(self, namespace: str, name: str, uid: str, grace_s: int) -> None:
-        """Delete this very pod. Raises NotFoundError if it is gone, ConflictError if another has its name by now."""
+    async def evict(self, evictee: Evictee) -> None:
+        """Evict a pod, as :meth:`ClusterPort.evict`."""
         ...
 
     async def get_node(self, name: str) -> Node:

@@ -196,6 +196,12 @@ def _check(shape: ModelShape, load: Load, table: Overheads) -> None:
             raise ValueError(f"{name} is {value}, must be 1 or more")
     if shape.heads % load.tp:
         raise ValueError(f"tp is {load.tp}, which does not divide the model's {shape.heads} attention heads")
+    for kv_heads in sorted({each.attention.kv_heads for each in shape.layers if each.attention.latent is None}):
+        if kv_heads % load.tp and load.tp % kv_heads:
+            raise ValueError(
+                f"tp is {load.tp}, and {kv_heads} heads of keys and values can neither be divided "
+                f"by it nor copied evenly"
+            )
     if load.live_tokens is not None and load.live_tokens > load.context:
         raise ValueError(f"live tokens are {load.live_tokens}, more than the context of {load.context}")
     if load.generation not in table.context_mib:

@@ -12,7 +12,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from cardwise.core.capacity.engines import margin_mib
-from cardwise.core.capacity.engines.budget import Budget, Needs, Shortage, SliceShape, budget
+from cardwise.core.capacity.engines.budget import (
+    MARGIN_LEAST_MIB,
+    MARGIN_SHARE,
+    Budget,
+    Needs,
+    Shortage,
+    SliceShape,
+    budget,
+)
 from cardwise.core.capacity.memory import (
     ACTIVATIONS,
     CONTEXT,
@@ -102,12 +110,12 @@ def ask_for(memory: Memory, margin: float) -> Ask:
 
 
 def _with_engine_margin(used_bytes: int) -> int:
-    """The smallest slice that leaves so many bytes beside the margin that engine profiles keep."""
+    """The smallest slice that leaves so many bytes beside the margin that engine profiles keep.
+
+    Solved, not searched: w - ⌈w · share⌉ = ⌊w · (1 - share)⌋ is at least ``used`` from w = ⌈used / (1 - share)⌉ on.
+    """
     used = _mib_up(used_bytes)
-    wanted = used + margin_mib(used)
-    while wanted - margin_mib(wanted) < used:
-        wanted += 1
-    return wanted
+    return max(used + MARGIN_LEAST_MIB, math.ceil(used / (1 - MARGIN_SHARE)))
 
 
 def needs_of(memory: Memory, load: Load, *, kv_dtype: str | None, quantization: str | None) -> Needs:

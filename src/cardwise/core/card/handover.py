@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from cardwise.core.allocation import Allocation, Hold, Share
+from cardwise.core.card.watermark import MOST_LENT_SHARE
 from cardwise.core.request import Isolation
 
 FULL_PCT = 100
@@ -30,6 +31,7 @@ class Mismatch(Enum):
     SICK_CARD = "sick-card"
     OTHER_MODE = "other-mode"
     OVERSOLD = "oversold"
+    RECLAIMED = "reclaimed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +44,14 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What one slot carries. memory_mib: of the whole card if ``whole``."""
+    """What one slot carries. memory_mib: of the whole card if ``whole``; lent_mib: of that, lent beyond the card."""
 
     slot: str
     uuid: str
     memory_mib: int
     compute_pct: int
     whole: bool = False
+    lent_mib: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +126,7 @@ def hand_over(
     if refusal is not None:
         return refusal
     return tuple(
-        Grant(slot, share.uuid, share.memory_mib, share.compute_pct, share.whole)
+        Grant(slot, share.uuid, share.memory_mib, share.compute_pct, share.whole, share.lent_mib)
         for slot, share in zip(sorted(start.slots), shares, strict=True)
     )
 
@@ -185,7 +188,8 @@ def most(*ways: Iterable[Hold]) -> tuple[Hold, ...]:
 def _most(uuid: str, ways: Sequence[Sequence[Hold]]) -> Hold:
     sums = [_sum(way) for way in ways]
     whole = any(hold.whole for way in ways for hold in way)
-    return Hold(uuid, max(memory for memory, _ in sums), max(compute for _, compute in sums), whole)
+    memory, physical = max(each.memory_mib for each in sums), max(each.physical_mib for each in sums)
+    return Hold(uuid, memory, max(each.compute_pct for each in sums), whole, memory - physical)
 
 
 def _on(holds: Iterable[Hold], uuid: str) -> list[Hold]:
@@ -199,17 +203,37 @@ def _oversold(card: Offered, mine: Sequence[Hold], others: Iterable[Sequence[Hol
         return "it is asked whole and others are on it" if any(hold.whole for hold in mine) else "another has all of it"
     if held and card.mode is Isolation.MIG:
         return "it is a MIG instance, which one pod has at a time"
-    memory, compute = _sum(mine)
-    memory_held, compute_held = _sum(held)
-    if memory + memory_held > card.memory_mib:
-        return f"{memory} MiB are asked, {card.memory_mib - memory_held} of {card.memory_mib} MiB are free"
-    if compute + compute_held > FULL_PCT:
-        return f"{compute} % of compute are asked, {FULL_PCT - compute_held} % are free"
+    ours, theirs = _sum(mine), _sum(held)
+    free_mib = card.memory_mib - theirs.physical_mib
+    if ours.physical_mib > free_mib:
+        return f"{ours.physical_mib} MiB are asked, {free_mib} of {card.memory_mib} MiB are free"
+    most_mib = int(MOST_LENT_SHARE * card.memory_mib)
+    if ours.lent_mib and ours.lent_mib + theirs.lent_mib > most_mib:
+        lent = f"{ours.lent_mib} MiB beyond the card are asked beside {theirs.lent_mib} that others were lent"
+        return f"{lent}, and at most {most_mib} ever may be"
+    if ours.compute_pct + theirs.compute_pct > FULL_PCT:
+        return f"{ours.compute_pct} % of compute are asked, {FULL_PCT - theirs.compute_pct} % are free"
     return ""
 
 
-def _sum(holds: Sequence[Hold]) -> tuple[int, int]:
-    return sum(hold.memory_mib for hold in holds), sum(hold.compute_pct for hold in holds)
+@dataclass(frozen=True, slots=True)
+class _Sum:
+    memory_mib: int
+    compute_pct: int
+    lent_mib: int
+
+    @property
+    def physical_mib(self) -> int:
+        """What is not lent: the card itself has no more than it has."""
+        return self.memory_mib - self.lent_mib
+
+
+def _sum(holds: Sequence[Hold]) -> _Sum:
+    return _Sum(
+        sum(hold.memory_mib for hold in holds),
+        sum(hold.compute_pct for hold in holds),
+        sum(hold.lent_mib for hold in holds),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ stay again, one by one, as long as it still fits; who is left is a set without a
 that hurts least wins. If taking away everything that may go helps nowhere, nobody is evicted; nor if it fits as it is.
 
 Never a victim: a latency-sensitive pod, one of no lower priority, one that does not say that it may be preempted, one
-that is starting (its warm-up would be paid twice) or going already, one whose budget is used up. Refuses to act, and to
-know cards: whether the pod would fit is asked of the ledger.
+that is starting (its warm-up would be paid twice) or going already, one whose budget is used up, one of another queue
+of Kueue, which evicts by itself. Refuses to act, and to know cards: whether the pod would fit is asked of the ledger.
 
 Source: SPEC E3, case C40; kube-scheduler's "reprieve", pkg/scheduler/framework/preemption.
 """
@@ -14,6 +14,7 @@ Source: SPEC E3, case C40; kube-scheduler's "reprieve", pkg/scheduler/framework/
 from __future__ import annotations
 
 import enum
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from functools import partial
 from typing import NamedTuple
 
 from cardwise.core.fleet.guard import DEFAULT, Brake, BrakePolicy, Eviction, brake, rests_until_s
+from cardwise.core.reasons import Code, Reason
 
 
 class Exempt(enum.Enum):
@@ -36,6 +38,8 @@ class Exempt(enum.Enum):
     """It is being deleted, or was told to go."""
     BUDGET = "budget"
     """Its PodDisruptionBudget allows nobody to go."""
+    QUEUE = "queue"
+    """Another queue of Kueue admitted it: who goes for whom across queues is decided there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,7 @@ class Running:
     """A pod that holds cards.
 
     owner: its workload ("namespace/name"). budgets: PodDisruptionBudgets that cover it. memory_mib: held, of all cards.
+    queue: Kueue's that admitted it, empty without.
     """
 
     uid: str
@@ -55,15 +60,17 @@ class Running:
     starting: bool = False
     going: bool = False
     budgets: frozenset[str] = frozenset()
+    queue: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The pod that waits. owner: its workload."""
+    """The pod that waits. owner: its workload. queue: Kueue's, empty without."""
 
     uid: str
     owner: str
     priority: int
+    queue: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,36 +105,61 @@ class Nobody:
     braked: Mapping[Brake, int] = field(default_factory=dict)
     tried: int = 0
 
+    def reason(self, now_s: float) -> Reason:
+        """The same as one reason with its numbers: the first of these that holds."""
+        if self.rests_until_s is not None:
+            return Reason(Code.PREEMPT_RESTS, {"left_s": math.ceil(max(self.rests_until_s - now_s, 0.0))})
+        if self.room is not None:
+            return Reason(Code.PREEMPT_ROOM, {"node": self.room})
+        if self.braked:
+            return Reason(Code.PREEMPT_BRAKED, {"told": _listed(self.braked)})
+        if self.tried:
+            return Reason(Code.PREEMPT_NO_HELP, {"tried": self.tried, "told": _listed(self.exempt)})
+        return Reason(Code.PREEMPT_NOBODY, {"told": _listed(self.exempt)})
+
+
+def _listed(counts: Mapping[Exempt, int] | Mapping[Brake, int]) -> str:
+    """Most first."""
+    told = sorted(((number, why.value) for why, number in counts.items()), key=lambda each: (-each[0], each[1]))
+    return ", ".join(f"{number} {why}" for number, why in told) or "no pod with cards"
+
 
 Fits = Callable[[str, Collection[str]], bool]
 """Whether the waiting pod would fit a node with these pods (UIDs) gone. More gone never makes it fit less."""
 
 
-def preempt(waiting: Waiting, nodes: Mapping[str, Sequence[Running]], fits: Fits, world: World) -> Plan | Nobody:
-    """Whom to evict for a pod that waits, or why nobody. nodes: what runs on each.
+Room = Callable[[], str | None]
+"""A node that the waiting pod fits as it is, if there is one."""
+
+
+def preempt(
+    waiting: Waiting, nodes: Mapping[str, Sequence[Running]], fits: Fits, world: World, room: Room | None = None
+) -> Plan | Nobody:
+    """Whom to evict for a pod that waits, or why nobody. nodes: what runs on each. room: asked instead of each node.
 
     The order of nodes and pods does not matter.
     """
     until_s = rests_until_s(world.past, world.now_s, waiting.owner, world.policy)
     if world.now_s < until_s:
         return Nobody(rests_until_s=until_s)
-    room = next((node for node in sorted(nodes) if fits(node, ())), None)
-    if room is not None:
-        return Nobody(room=room)
+    free = room() if room else next((node for node in sorted(nodes) if fits(node, ())), None)
+    if free is not None:
+        return Nobody(room=free)
     why_not = _WhyNot(Counter(), Counter())
-    plans, tried = list[Plan](), 0
-    for node in sorted(nodes):
-        open_to = [pod for pod in nodes[node] if _may_go(pod, node, waiting, world, why_not)]
-        if not open_to:
-            continue
-        victims = smallest(open_to, partial(fits, node))
+    open_to = {node: [pod for pod in nodes[node] if _may_go(pod, node, waiting, world, why_not)] for node in nodes}
+    best: Plan | None = None
+    tried = 0
+    for node in sorted((node for node, pods in open_to.items() if pods), key=lambda node: _least(node, open_to[node])):
+        if best is not None and _least(node, open_to[node]) >= _hurt(best):
+            break  # nor can any of the nodes that come after it hurt less
+        victims = smallest(open_to[node], partial(fits, node))
         if victims is None:
             tried += 1
-        elif _within_budgets(node, victims, world):
-            plans.append(Plan(node, victims))
-        else:
+        elif not _within_budgets(node, victims, world):
             why_not.braked[Brake.NODE] += 1
-    return min(plans, key=_hurt) if plans else Nobody(exempt=why_not.exempt, braked=why_not.braked, tried=tried)
+        elif best is None or _hurt(Plan(node, victims)) < _hurt(best):
+            best = Plan(node, victims)
+    return best or Nobody(exempt=why_not.exempt, braked=why_not.braked, tried=tried)
 
 
 class _WhyNot(NamedTuple):
@@ -153,6 +185,7 @@ def exemption(pod: Running, waiting: Waiting, world: World) -> Exempt | None:
         (pod.priority >= waiting.priority, Exempt.PRIORITY),
         (not pod.preemptible, Exempt.PROTECTED),
         (pod.starting, Exempt.STARTING),
+        (pod.queue not in {"", waiting.queue}, Exempt.QUEUE),
         (any(world.allowed.get(budget, 0) < 1 for budget in pod.budgets), Exempt.BUDGET),
     )
     return next((why for holds, why in rules if holds), None)
@@ -180,6 +213,11 @@ def _within_budgets(node: str, victims: Sequence[Running], world: World) -> bool
     on_node = sum(each.node == node for each in recent)
     policy = world.policy
     return on_node + len(victims) <= policy.most_per_node and len(recent) + len(victims) <= policy.most
+
+
+def _least(node: str, pods: Sequence[Running]) -> tuple[tuple[int, ...], int, str]:
+    """No set of these hurts less than that: one of the lowest priority, with the least memory."""
+    return (min(pod.priority for pod in pods),), min(pod.memory_mib for pod in pods), node
 
 
 def _hurt(plan: Plan) -> tuple[tuple[int, ...], int, str]:

@@ -37,7 +37,7 @@ def assign(policy: Policy, claim: Claim, node_idx: int) -> Allocation | None:
             if not policy.fits(request, node_idx):
                 return None
             held = cluster.reserve(request, node_idx, policy.places(request, node_idx))
-            granted[ask.container] = _shares(cluster, request.shape, node_idx, held.places)
+            granted[ask.container] = _shares(cluster, request.shape, node_idx, held.places, held.lent_mib)
         for ask in claim.asks:
             if ask.stage is Stage.INIT:
                 shares = _init_shares(policy, claim, ask, node_idx, granted)
@@ -50,7 +50,9 @@ def assign(policy: Policy, claim: Claim, node_idx: int) -> Allocation | None:
     return Allocation(cluster.node_names[node_idx], in_order)
 
 
-def _shares(cluster: Cluster, shape: Shape, node_idx: int, places: Sequence[int]) -> tuple[Share, ...]:
+def _shares(
+    cluster: Cluster, shape: Shape, node_idx: int, places: Sequence[int], lent_mib: Sequence[int] = ()
+) -> tuple[Share, ...]:
     return tuple(
         Share(
             cluster.cards[node_idx][place].uuid,
@@ -58,8 +60,9 @@ def _shares(cluster: Cluster, shape: Shape, node_idx: int, places: Sequence[int]
             100 if shape.whole else shape.compute_milli // MILLI_PER_PCT,
             shape.whole,
             cluster.isolation_of(node_idx, place),
+            lent,
         )
-        for place in places
+        for place, lent in zip(places, lent_mib or (0,) * len(places), strict=True)
     )
 
 

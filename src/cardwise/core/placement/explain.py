@@ -40,6 +40,8 @@ class CardView:
     compute_free_milli: int
     compute_used_share: float
     slices: int
+    memory_lent_mib: int = 0
+    memory_lent_free_mib: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,8 @@ def _card_view(cluster: Cluster, request: PodRequest, node_idx: int, place: int)
         compute_free_milli=int(cluster.compute_free_milli[node_idx, place]),
         compute_used_share=float(cluster.compute_used_share[node_idx, place]),
         slices=int(cluster.card_slices[node_idx, place]),
+        memory_lent_mib=int(cluster.memory_lent_mib[node_idx, place]),
+        memory_lent_free_mib=int(cluster.memory_lent_free_mib[node_idx, place]),
     )
 
 

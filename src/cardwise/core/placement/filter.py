@@ -97,6 +97,17 @@ def memory_asked_mib(cluster: Cluster, shape: Shape, rows: Rows = ALL) -> IntArr
     return np.full_like(total, shape.memory_mib)
 
 
+def memory_taken_mib(cluster: Cluster, shape: Shape, rows: Rows = ALL) -> IntArray:
+    """MiB of the physical card that one card of ``shape`` would take on each place, int64 [R, C].
+
+    What is lent beyond the card is taken first, by a shape that takes lent memory (SPEC E1).
+    """
+    asked = memory_asked_mib(cluster, shape, rows)
+    if not shape.oversubscribe:
+        return asked
+    return np.maximum(asked - cluster.memory_lent_free_mib[rows], 0)
+
+
 def card_is_untouched(cluster: Cluster, request: PodRequest, rows: Rows) -> BoolArray:
     """For a whole card: cards without any slice. For a slice: all."""
     if request.shape.whole:
@@ -112,8 +123,8 @@ def instance_is_untouched(cluster: Cluster, request: PodRequest, rows: Rows) -> 
 
 
 def memory_is_left(cluster: Cluster, request: PodRequest, rows: Rows) -> BoolArray:
-    """Cards with the asked MiB free on that one card."""
-    return cluster.memory_free_mib[rows] >= memory_asked_mib(cluster, request.shape, rows)
+    """Cards with the asked MiB free on that one card, lent ones included for a pod that takes these."""
+    return cluster.memory_free_mib[rows] >= memory_taken_mib(cluster, request.shape, rows)
 
 
 def compute_is_left(cluster: Cluster, request: PodRequest, rows: Rows) -> BoolArray:
@@ -139,6 +150,16 @@ def workload_may_mix(cluster: Cluster, request: PodRequest, rows: Rows) -> BoolA
     other = 1 if request.workload is WorkloadClass.INFERENCE else 0
     held = cluster.class_slices[rows][..., other, :]
     return (held[..., 0] if request.mixes else held.sum(axis=-1)) == 0
+
+
+def none_was_evicted(cluster: Cluster, request: PodRequest, rows: Rows) -> BoolArray:
+    """Cards whose memory no pod of this service had to give back lately: the next one would have to as well (E2)."""
+    if request.service not in cluster.evicted:
+        return cluster.card_exists[rows]
+    allowed = cluster.card_exists.copy()
+    for node_idx, place in cluster.evicted[request.service]:
+        allowed[node_idx, place] = False
+    return allowed[rows]
 
 
 # ---------------------------------------------------------------- nodes
@@ -204,6 +225,7 @@ LOAD_RULES: tuple[CardRule, ...] = (
             "free": int(c.memory_free_mib[i, p]),
             "total": int(c.memory_total_mib[i, p]),
             "asked": c.memory_asked_mib(r.shape, i, p),
+            **_lent(c, r, i, p),
         },
     ),
     CardRule(
@@ -227,6 +249,7 @@ IDENTITY_RULES: tuple[CardRule, ...] = (
             "asked": r.workload.value,
         },
     ),
+    CardRule(Code.CARD_EVICTED, none_was_evicted, lambda _c, r, _i, _p: {"service": r.service}),
 )
 """Rules that depend on who the pod is: asked anew for each pod, and only where they can say no."""
 
@@ -285,7 +308,8 @@ def identity_allows(cluster: Cluster, request: PodRequest, rows: Rows = ALL) -> 
     """Cards whose neighbours the pod may live with, bool [R, C]; None if nothing in the cluster could object."""
     tenants_matter = request.exclusive or cluster.exclusive_total > 0
     classes_matter = cluster.class_total[1 if request.workload is WorkloadClass.INFERENCE else 0] > 0
-    if not (request.shape.cards and (tenants_matter or classes_matter)):
+    evictions_matter = bool(cluster.evicted) and request.service in cluster.evicted
+    if not (request.shape.cards and (tenants_matter or classes_matter or evictions_matter)):
         return None
     allowed = cluster.card_exists[rows]
     for rule in IDENTITY_RULES:
@@ -328,6 +352,11 @@ def node_reason(cluster: Cluster, request: PodRequest, node_idx: int) -> Reason 
     if fitting < request.shape.cards:
         return Reason(Code.NODE_CARDS, {"fitting": fitting, "total": total, "asked": request.shape.cards})
     return None
+
+
+def _lent(cluster: Cluster, request: PodRequest, node_idx: int, place: int) -> Numbers:
+    """What may be lent beside what is free, for a pod that takes lent memory."""
+    return {"lent": int(cluster.memory_lent_free_mib[node_idx, place])} if request.shape.oversubscribe else {}
 
 
 def _allowed(shape: Shape) -> str:

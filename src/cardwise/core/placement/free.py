@@ -11,7 +11,7 @@ import numpy as np
 
 from cardwise.core.arrays import ALL, BoolArray, IntArray, Rows
 from cardwise.core.cluster import Cluster
-from cardwise.core.placement.filter import memory_asked_mib
+from cardwise.core.placement.filter import memory_taken_mib
 from cardwise.core.request import Isolation, Shape
 from cardwise.units import MILLI_PER_CARD
 
@@ -23,7 +23,7 @@ def free_milli_after(cluster: Cluster, shape: Shape, rows: Rows = ALL) -> IntArr
     """
     if shape.whole:
         return np.zeros_like(cluster.memory_free_mib[rows])
-    memory = cluster.memory_free_mib[rows] - memory_asked_mib(cluster, shape, rows)
+    memory = cluster.memory_free_mib[rows] - memory_taken_mib(cluster, shape, rows)
     total = np.maximum(cluster.memory_total_mib[rows], 1)
     after = np.minimum(memory * MILLI_PER_CARD // total, cluster.compute_free_milli[rows] - shape.compute_milli)
     if Isolation.MIG in shape.isolation:  # nobody else gets what it leaves of an instance

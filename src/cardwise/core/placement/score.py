@@ -9,7 +9,7 @@ import numpy as np
 
 from cardwise.core.arrays import BoolArray, FloatArray, Rows
 from cardwise.core.cluster import Cluster
-from cardwise.core.placement.filter import memory_asked_mib
+from cardwise.core.placement.filter import memory_taken_mib
 from cardwise.core.request import PodRequest, Shape
 from cardwise.units import MILLI_PER_CARD
 
@@ -20,7 +20,7 @@ def score_free_memory(cluster: Cluster, shape: Shape, rows: Rows, usable: BoolAr
     usable: bool [R, C]. Returns float64 [R, C] in [0, 1]; 0 where ``usable`` is False.
     Source: SPEC B2; LeastAllocated in kube-scheduler, per card instead of per node.
     """
-    left = cluster.memory_free_mib[rows] - memory_asked_mib(cluster, shape, rows)
+    left = cluster.memory_free_mib[rows] - memory_taken_mib(cluster, shape, rows)
     share = left / np.maximum(cluster.memory_total_mib[rows], 1)
     return np.asarray(np.where(usable, np.clip(share, 0.0, 1.0), 0.0))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from cardwise.core.capacity.families import classic, common, decoders, encoders, latent, vision
-from cardwise.core.capacity.families.fields import ConfigError, Fields
+from cardwise.core.capacity.families.fields import ConfigError, Fields, seen
 from cardwise.core.capacity.shape import ModelShape
 
 __all__ = ["ARCHITECTURES", "ConfigError", "shape_of"]
@@ -31,6 +31,6 @@ def shape_of(config: Mapping[str, object]) -> ModelShape:
     name = common.architecture_of(fields)
     if name not in _SHAPES:
         raise fields.error(
-            "architectures", f"is {name!r}, which is not known here; known are {', '.join(ARCHITECTURES)}"
+            "architectures", f"is {seen(name)}, which is not known here; known are {', '.join(ARCHITECTURES)}"
         )
     return _SHAPES[name](fields)

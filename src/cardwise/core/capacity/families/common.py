@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cardwise.core.capacity.families.fields import Fields
+from cardwise.core.capacity.families.fields import Fields, seen
 from cardwise.core.capacity.shape import Kind, Layer, ModelShape, Part, Tower
 
 _STRETCHED = frozenset({"linear", "dynamic", "yarn"})
@@ -48,7 +48,9 @@ def architecture_of(fields: Fields) -> str:
     """The class of the model. Raises ConfigError if it is not named, or if two are."""
     named = fields.names("architectures") or ()
     if len(named) != 1:
-        raise fields.error("architectures", f"is {list(named)}; write the one class of the model, as transformers does")
+        raise fields.error(
+            "architectures", f"is {seen(list(named))}; write the one class of the model, as transformers does"
+        )
     return named[0]
 
 
@@ -72,7 +74,10 @@ def context_of(fields: Fields, *names: str, less: int = 0, counted: bool = False
     if kind not in _STRETCHED:
         raise scaling.error("rope_type", f"is {kind!r}, which no rule here knows")
     base = scaling.whole("original_max_position_embeddings", otherwise=most) if kind == "yarn" else most
-    return max(most if kind == "yarn" else 0, int(base * scaling.number("factor", 1.0)))
+    reached = max(most if kind == "yarn" else 0, int(base * scaling.number("factor", 1.0)))
+    if reached < 1:
+        raise scaling.error("factor", f"leaves nothing of {most:,} tokens; write 1 or more")
+    return reached
 
 
 def quantization_of(fields: Fields) -> str | None:

@@ -59,7 +59,7 @@ class ConfigError(ValueError):
         super().__init__(f"{field}: {message}")
 
 
-def _seen(value: object) -> str:
+def seen(value: object) -> str:
     """A wrong value as a message shows it: escaped, and cut if long."""
     text = repr(value)
     return text if len(text) <= LONGEST_SEEN else f"{text[:LONGEST_SEEN]}…"
@@ -89,7 +89,7 @@ class Fields:
             if value is None:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise self.error(name, f"is {_seen(value)}; write a whole number of {least} or more")
+                raise self.error(name, f"is {seen(value)}; write a whole number of {least} or more")
             most = MOST_LAYERS if "layer" in name or name == "depth" else MOST
             if value > most:
                 raise self.error(name, f"is {value:,}; write {most:,} or less")
@@ -113,7 +113,7 @@ class Fields:
         if value is None:
             return otherwise
         if not isinstance(value, bool):
-            raise self.error(name, f"is {_seen(value)}; write true or false")
+            raise self.error(name, f"is {seen(value)}; write true or false")
         return value
 
     def text(self, name: str, otherwise: str = "") -> str:
@@ -122,7 +122,7 @@ class Fields:
         if value is None:
             return otherwise
         if not isinstance(value, str):
-            raise self.error(name, f"is {_seen(value)}; write a text")
+            raise self.error(name, f"is {seen(value)}; write a text")
         return value
 
     def number(self, name: str, otherwise: float) -> float:
@@ -131,7 +131,7 @@ class Fields:
         if value is None:
             return otherwise
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MOST_FACTOR:
-            raise self.error(name, f"is {_seen(value)}; write a number above 0, at most {MOST_FACTOR:,}")
+            raise self.error(name, f"is {seen(value)}; write a number above 0, at most {MOST_FACTOR:,}")
         return float(value)
 
     def names(self, name: str) -> tuple[str, ...] | None:
@@ -140,7 +140,7 @@ class Fields:
         if value is None:
             return None
         if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-            raise self.error(name, f"is {_seen(value)}; write a list of texts")
+            raise self.error(name, f"is {seen(value)}; write a list of texts")
         return tuple(value)
 
     def wholes(self, name: str) -> tuple[int, ...]:
@@ -151,7 +151,7 @@ class Fields:
         if not isinstance(value, list) or not all(
             isinstance(each, int) and not isinstance(each, bool) for each in value
         ):
-            raise self.error(name, f"is {_seen(value)}; write a list of whole numbers")
+            raise self.error(name, f"is {seen(value)}; write a list of whole numbers")
         return tuple(value)
 
     def size(self, name: str) -> int:
@@ -165,7 +165,7 @@ class Fields:
         if value is None:
             return None
         if not isinstance(value, dict):
-            raise self.error(name, f"is {_seen(value)}; write a table of fields")
+            raise self.error(name, f"is {seen(value)}; write a table of fields")
         return Fields(value, f"{self._where}{name}.")
 
     def must(self, name: str) -> Fields:
@@ -186,7 +186,7 @@ class Fields:
                 continue
             if _TELLING.search(name):
                 raise self.error(
-                    name, f"is {_seen(value)}, which no rule here knows: it may change what is kept in memory"
+                    name, f"is {seen(value)}, which no rule here knows: it may change what is kept in memory"
                 )
 
     def _get(self, name: str) -> object:

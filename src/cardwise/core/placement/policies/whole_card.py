@@ -25,7 +25,8 @@ class WholeCard(Policy):
         """The same pod with all of each card."""
         if not request.shape.is_slice:
             return request
-        shape = replace(request.shape, memory_mib=0, memory_milli=0, compute_milli=0, whole=True)
+        own = replace(request.shape, oversubscribe=False)
+        shape = replace(own, memory_mib=0, memory_milli=0, compute_milli=0, whole=True)
         return replace(request, shape=shape)
 
     def evaluate(

@@ -1,0 +1,1 @@
+"""The avalanche: preemption without brakes, and with them, on the same day."""

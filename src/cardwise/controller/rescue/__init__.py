@@ -1,0 +1,1 @@
+"""Parts of :mod:`cardwise.controller.rescuing`."""

@@ -1,0 +1,187 @@
+"""What is said of moves: as events, node conditions, a note on the pod, metrics and the log, each with its reason.
+
+Refuses to say the same again before a while has passed, and to fail: what cannot be said is logged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from cardwise.adapters import wire
+from cardwise.adapters.kube.events import MOST_TEXT, event
+from cardwise.adapters.kube.port import MovingPort
+from cardwise.adapters.kube_objects import Condition, Pod
+from cardwise.controller.preemption.seeing import Seen
+from cardwise.core.fleet.grounds import Ground, Why
+from cardwise.core.fleet.rescue import Because, Move, Stay, Step
+from cardwise.errors import ClusterError, NotFoundError
+
+log = structlog.get_logger()
+
+COMPONENT = "cardwise-controller"
+AGAIN_S = 300.0
+STUCK = frozenset({Because.NO_ROOM, Because.NO_OWNER, Because.VAIN, Because.BUDGET, Because.FAILED})
+"""Reasons that somebody may have to do something about; the others pass by themselves."""
+NAMED = 10
+"""Pods that a condition names."""
+_EVENTS = {Step.RELEASE: "CardwiseMoving", Step.EVICT: "CardwiseMoved", Step.RETURN: "CardwiseMovedInVain"}
+
+
+@dataclass(slots=True)
+class Telling:
+    """port: for all that is written. registry: for metrics."""
+
+    port: MovingPort
+    seen: Seen
+    now_s: Callable[[], float]
+    registry: CollectorRegistry
+    steps: Counter = field(init=False)
+    stays: Gauge = field(init=False)
+    grounds: Gauge = field(init=False)
+    _said: dict[str, tuple[Because, float]] = field(default_factory=dict)
+    _told: dict[str, tuple[str, str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Make the metrics."""
+        registry = self.registry
+        self.steps = Counter("cardwise_rescue_steps", "Steps taken to move pods.", ["step"], registry=registry)
+        self.stays = Gauge(
+            "cardwise_rescue_pods_left", "Pods on bad ground that stay for now.", ["because"], registry=registry
+        )
+        self.grounds = Gauge(
+            "cardwise_rescue_bad_grounds", "Cards and nodes that services leave.", ["why"], registry=registry
+        )
+
+    async def moved(self, pod: Pod, move: Move) -> None:
+        """A step was taken."""
+        self.steps.labels(move.step.value).inc()
+        text = words(move)
+        log.info("a pod is moved", pod=pod.name, node=pod.spec.node_name, step=move.step.value, why=text)
+        await self._post(pod, _EVENTS[move.step], text, warning=move.step is Step.RETURN or move.short)
+
+    async def left(self, stays: Collection[Stay], grounds: Collection[Ground]) -> None:
+        """Who stays, and what is bad: after every turn."""
+        for because in Because:
+            self.stays.labels(because.name.lower()).set(sum(stay.because is because for stay in stays))
+        for why in Why:
+            self.grounds.labels(why.name.lower()).set(sum(each.why is why for each in grounds))
+        self._said = {
+            stay.replica.uid: self._said[stay.replica.uid] for stay in stays if stay.replica.uid in self._said
+        }
+        for stay in stays:
+            await self._stays(stay)
+        await self._clear({stay.replica.uid for stay in stays})
+        await self._conditions(stays, grounds)
+
+    async def _stays(self, stay: Stay) -> None:
+        replica, now_s = stay.replica, self.now_s()
+        pod = self.seen.pods.get(replica.uid)
+        because, said_s = self._said.get(replica.uid, (None, 0.0))
+        if pod is None or (because is stay.because and now_s - said_s < AGAIN_S):
+            return
+        self._said[replica.uid] = (stay.because, now_s)
+        text = _left(stay)
+        log.info("a pod on bad ground stays", pod=pod.name, node=replica.node, why=text)
+        await self._note(pod, text)
+        if stay.because in STUCK:
+            await self._post(pod, "CardwiseCannotMove", text)
+
+    async def _clear(self, staying: Collection[str]) -> None:
+        """Take notes away that are true no more."""
+        for uid, pod in list(self.seen.pods.items()):
+            if wire.ANNOTATION_STAYS in pod.metadata.annotations and uid not in staying:
+                await self._note(pod, None)
+
+    async def _note(self, pod: Pod, text: str | None) -> None:
+        if pod.metadata.annotations.get(wire.ANNOTATION_STAYS) == text:
+            return
+        meta = pod.metadata
+        try:
+            await self.port.annotate_pod(meta.namespace, meta.name, meta.uid, {wire.ANNOTATION_STAYS: text})
+        except NotFoundError:
+            pass
+        except ClusterError as exc:
+            log.warning("why a pod stays could not be noted on it", pod=pod.name, why=str(exc))
+            self._said.pop(meta.uid, None)
+
+    # ---------------------------------------------------------------- nodes
+
+    async def _conditions(self, stays: Iterable[Stay], grounds: Collection[Ground]) -> None:
+        by_node: dict[str, list[Stay]] = {}
+        for stay in stays:
+            by_node.setdefault(stay.replica.node, []).append(stay)
+        bad = {each.node for each in grounds}
+        known = {name for name, node in self.seen.nodes.items() if _is_false(node.status.conditions)}
+        for node in sorted((by_node.keys() | known | self._told.keys()) & self.seen.nodes.keys()):
+            text, reason = _condition(by_node.get(node, []), is_bad=node in bad)
+            if self._told.get(node) != (reason, text) and await self._tell(node, reason, text):
+                self._told[node] = (reason, text)
+        self._told = {node: told for node, told in self._told.items() if node in self.seen.nodes}
+
+    async def _tell(self, node: str, reason: str, text: str) -> bool:
+        now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+        condition = {
+            "type": wire.CONDITION_RESCUED,
+            "status": "True" if reason == "NobodyLeft" else "False",
+            "reason": reason,
+            "message": text[:MOST_TEXT],
+            "lastTransitionTime": now,
+            "lastHeartbeatTime": now,
+        }
+        try:
+            await self.port.set_node_condition(node, condition)
+        except ClusterError as exc:
+            log.warning("a node's condition could not be written", node=node, text=text, why=str(exc))
+            return False
+        return True
+
+    async def _post(self, pod: Pod, reason: str, text: str, *, warning: bool = True) -> None:
+        meta = pod.metadata
+        about = {"kind": "Pod", "namespace": meta.namespace, "name": meta.name, "uid": meta.uid, "apiVersion": "v1"}
+        told = event(about, reason, text, component=COMPONENT, namespace=meta.namespace, warning=warning)
+        try:
+            await self.port.post_event(told, meta.namespace)
+        except ClusterError as exc:
+            log.warning("an event could not be written", pod=pod.name, why=str(exc))
+
+
+def words(move: Move) -> str:
+    """A move in words."""
+    match move.step:
+        case Step.RELEASE:
+            text = f"{move.why}: another is made beside it, by the ledger on {move.to}; it serves until that is ready"
+        case Step.RETURN:
+            text = f"{move.why}: its controller takes it back"
+        case _ if move.to:
+            text = f"{move.why}: evicted, another is made instead, by the ledger on {move.to}"
+        case _:
+            text = f"evicted: {move.why}"
+    if move.short:
+        text += "; its service is one short until then"
+    return f"{text}; all of its service is on one node then, for no other has room" if move.alone else text
+
+
+def _left(stay: Stay) -> str:
+    ground = stay.replica.ground
+    return f"{ground.value if ground else 'it was released'}, and it stays: {stay.because.value}"
+
+
+def _condition(stays: list[Stay], *, is_bad: bool) -> tuple[str, str]:
+    if not stays:
+        return ("nobody is left on bad ground here" if is_bad else "no card here is fenced, and the node is ready"), (
+            "NobodyLeft"
+        )
+    stuck = [stay for stay in stays if stay.because in STUCK]
+    shown = sorted(stuck or stays, key=lambda stay: stay.replica.name)
+    named = "; ".join(f"{stay.replica.name}: {stay.because.value}" for stay in shown[:NAMED])
+    more = f"; and {len(shown) - NAMED} more" if len(shown) > NAMED else ""
+    return f"{len(stays)} pods are left on bad ground: {named}{more}", "Stuck" if stuck else "Leaving"
+
+
+def _is_false(conditions: Iterable[Condition]) -> bool:
+    return any(each.type == wire.CONDITION_RESCUED and each.status == "False" for each in conditions)

@@ -1,0 +1,163 @@
+"""The controller of the chart: none by default; it reads its settings; a loop that is off has no rights."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import yaml
+
+from cardwise.config import policy_file_text
+from cardwise.controller.settings import read_settings
+from tests.charts.conftest import IMAGE, NAMESPACE
+from tests.charts.helm import CHART, HelmError, helm, set_flags
+from tests.charts.test_rendering import named, workloads
+from tests.e2e.test_service_policy import RULES
+
+pytestmark = pytest.mark.controlplane
+
+ON = {"controller.enabled": True}
+NAME = "cardwise-controller"
+
+
+def rules(objects):
+    """All that the account may do in the cluster, as (group, resource, verb)."""
+    return {
+        (group, resource, verb)
+        for rule in named(objects, "ClusterRole", NAME)["rules"]
+        for group, resource, verb in itertools.product(rule["apiGroups"], rule["resources"], rule["verbs"])
+    }
+
+
+def settings_of(objects, tmp_path):
+    path = tmp_path / "controller.toml"
+    path.write_text(
+        named(objects, "ConfigMap", NAME)["data"]["controller.toml"].replace("/etc/cardwise", str(tmp_path))
+    )
+    return read_settings(path)
+
+
+def test_there_is_none_by_default(render):
+    objects = render()
+    assert [each for each in objects if NAME in each["metadata"]["name"]] == []
+    assert [each for each in objects if each["kind"] == "CustomResourceDefinition"] == []
+
+
+def test_lint_finds_nothing(helm_home):
+    helm("lint", "--strict", CHART, *set_flags({**IMAGE, **ON}), home=helm_home)
+
+
+def test_it_reads_its_settings(render, tmp_path):
+    told = {
+        "prometheus": {"url": "http://prometheus:9090"},
+        "preemption": {"grace-s": 30},
+        "rescue": {"enabled": False},
+    }
+    objects = render({**ON, "controller.settings": told})
+    settings = settings_of(objects, tmp_path)
+    assert (settings.namespace, settings.prometheus.url) == (NAMESPACE, "http://prometheus:9090")
+    assert (settings.preemption.grace_s, settings.rescue.enabled, settings.prefetch.enabled) == (30, False, True)
+    (container,) = named(objects, "Deployment", NAME)["spec"]["template"]["spec"]["containers"]
+    assert container["ports"] == [{"name": "metrics", "containerPort": settings.port}]
+    (lease,) = [each for each in named(objects, "Role", NAME)["rules"] if "resourceNames" in each]
+    assert lease["resourceNames"] == [settings.lease]
+
+
+def test_it_places_by_the_schedulers_policies(render, tmp_path):
+    files, policy = {"ours": policy_file_text("dense", {"room": 9.0})}, {"best-effort": "ours"}
+    objects = render({**ON, "scheduler.policyFiles": files, "scheduler.policy": policy})
+    (container,) = named(objects, "Deployment", NAME)["spec"]["template"]["spec"]["containers"]
+    data = named(objects, "ConfigMap", NAME)["data"]
+    for mount in container["volumeMounts"]:  # as the kubelet would
+        if mount["name"] == "config":
+            (here := tmp_path / mount["mountPath"].removeprefix("/etc/cardwise/")).parent.mkdir(exist_ok=True)
+            here.write_text(data[mount["subPath"]])
+    assert settings_of(objects, tmp_path).policy["best-effort"] == f"{tmp_path}/policies/ours.toml"
+
+
+def test_a_quota_file_is_found_where_the_settings_say(render, tmp_path):
+    objects = render({**ON, "controller.quotaFile": "cohort = 'x'\n"})
+    (container,) = named(objects, "Deployment", NAME)["spec"]["template"]["spec"]["containers"]
+    paths = [each["mountPath"] for each in container["volumeMounts"]]
+    assert settings_of(objects, tmp_path).quota.file.replace(str(tmp_path), "/etc/cardwise") in paths
+    assert ("kueue.x-k8s.io", "clusterqueues", "patch") in rules(objects)
+
+
+def test_changed_settings_replace_the_pods(render):
+    stamps = {
+        named(render({**ON, "controller.settings.preemption.grace-s": grace}), "Deployment", NAME)["spec"]["template"][
+            "metadata"
+        ]["annotations"]["checksum/config"]
+        for grace in (30, 40)
+    }
+    assert len(stamps) == 2
+
+
+def test_no_two_workloads_select_the_same_pods(render):
+    """Case C31."""
+    objects = render({**ON, "gateways": {"chat": {"settings": {"services": [{"name": "a", "kind": "pass"}]}}}})
+    for one, other in itertools.permutations(workloads(objects), 2):
+        selector, labels = one["spec"]["selector"]["matchLabels"], other["spec"]["template"]["metadata"]["labels"]
+        assert not selector.items() <= labels.items(), (one["metadata"]["name"], other["metadata"]["name"])
+
+
+def test_it_is_confined_and_sized(render):
+    spec = named(render(ON), "Deployment", NAME)["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    assert spec["securityContext"]["runAsNonRoot"]
+    assert container["securityContext"]["readOnlyRootFilesystem"]
+    assert "memory" in container["resources"]["limits"]
+
+
+def test_its_rights_suffice_for_service_policies(render):
+    """The rules under which tests/e2e/test_service_policy.py scales."""
+    needed = {
+        (group, resource, verb)
+        for rule in RULES
+        for group, resource, verb in itertools.product(rule["apiGroups"], rule["resources"], rule["verbs"])
+    }
+    assert needed <= rules(render(ON))
+
+
+@pytest.mark.parametrize(
+    ("loop", "right"),
+    [
+        ("scaling", ("apps", "deployments/scale", "patch")),
+        ("scaling", ("", "services", "patch")),
+        ("preemption", ("", "pods/status", "patch")),
+        ("rescue", ("", "nodes/status", "patch")),
+        ("prefetch", ("", "pods", "create")),
+    ],
+)
+def test_a_loop_that_is_off_has_no_rights(render, loop, right):
+    assert right in rules(render(ON))
+    assert right not in rules(render({**ON, f"controller.settings.{loop}.enabled": False}))
+
+
+def test_with_all_loops_off_it_only_looks(render):
+    off = {f"controller.settings.{loop}.enabled": False for loop in ("scaling", "preemption", "rescue", "prefetch")}
+    assert {verb for _, resource, verb in rules(render({**ON, **off})) if resource != "events"} == {
+        "get",
+        "list",
+        "watch",
+    }
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"controller.settings.nonsense.a": 1},
+        {"controller.settings.scaling.enabled": "yes"},
+        {"controller.settings.prometheus.url": "prometheus:9090"},
+    ],
+    ids=str,
+)
+def test_values_that_mean_nothing_are_refused(render, values):
+    with pytest.raises(HelmError, match=r"schema|specifications"):
+        render({**ON, **values})
+
+
+def test_the_definition_stays_when_the_release_goes(render):
+    made = named(render(ON), "CustomResourceDefinition", "servicepolicies.cardwise.dev")
+    assert made["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    assert made == yaml.safe_load((CHART / "files" / "servicepolicies.yaml").read_text())

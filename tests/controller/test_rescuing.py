@@ -1,0 +1,241 @@
+"""The rescuing loop on a hollow cluster: services leave what is sick, and nobody is missed (SPEC G1)."""
+
+from __future__ import annotations
+
+import pytest
+
+from cardwise.adapters import wire
+from cardwise.errors import ClusterError
+from tests.controller.preempting_world import Killed
+from tests.controller.rescuing_world import HASH, RescueWorld
+
+BUDGET = {"metadata": {"name": "keep"}, "spec": {"selector": {"matchLabels": {"app": "web"}}}}
+
+
+async def fenced_after_deploying(world, nodes=("n0", "n1", "n2"), **more):
+    """A service of two on two nodes, and the card of the first node is fenced."""
+    for name in nodes:
+        world.node(name)
+    await world.deploy("web", **more)
+    sick = world.where("web")["web-1"]
+    world.fence(sick)
+    return sick
+
+
+async def test_a_service_leaves_a_fenced_card_and_two_replicas_are_ready_all_the_time():
+    async with RescueWorld() as world:
+        world.slow = 3
+        sick = await fenced_after_deploying(world)
+        await world.turns(15)
+        assert world.lowest["web"] == 2
+        assert sick not in world.where("web").values()
+        assert len(set(world.where("web").values())) == len(world.where("web")) == 2
+
+
+async def test_the_pod_that_leaves_serves_until_its_successor_is_ready():
+    async with RescueWorld() as world:
+        world.slow = 5
+        await fenced_after_deploying(world)
+        await world.turns(3)
+        assert world.moving() == ["web-1"]
+        labels = world.get("web-1").metadata.labels
+        assert (labels["app"], HASH in labels) == ("web", False)
+        assert not world.is_going("web-1")
+
+
+async def test_a_pod_that_was_released_goes_with_its_replicaset_for_it_still_names_it_as_an_owner():
+    async with RescueWorld() as world:
+        world.slow = 5
+        await fenced_after_deploying(world)
+        await world.turns(2)
+        (owner,) = world.get("web-1").metadata.owner_references
+        assert (owner.uid, owner.controller) == ("uid-web", False)
+
+
+async def test_both_replicas_leave_two_fenced_cards_and_never_fewer_than_two_are_ready():
+    async with RescueWorld() as world:
+        world.slow = 2
+        for name in ("n0", "n1", "n2", "n3"):
+            world.node(name)
+        await world.deploy("web")
+        for name in set(world.where("web").values()):
+            world.fence(name)
+        left = set(world.where("web").values())
+        await world.turns(25)
+        assert world.lowest["web"] == 2
+        assert not left & set(world.where("web").values())
+        assert len(set(world.where("web").values())) == 2
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+@pytest.mark.parametrize("dies_at", range(8))
+async def test_a_controller_killed_at_any_write_and_started_again_moves_nobody_twice(dies_at, before):
+    async with RescueWorld() as world:
+        world.slow = 3
+        sick = await fenced_after_deploying(world)
+        world.gate.dies_at, world.gate.before = dies_at, before
+        for _ in range(30):
+            try:
+                await world.turn()
+            except Killed:
+                await world.start_controller()
+        assert world.lowest["web"] == 2
+        assert sick not in world.where("web").values()
+        assert world.deployments[0].made == 3, "one successor was made, not two"
+        assert world.moving() == []
+
+
+async def test_without_room_nobody_is_touched_and_it_is_said_on_the_pod_the_node_and_as_a_metric():
+    async with RescueWorld() as world:
+        sick = await fenced_after_deploying(world, ("n0", "n1"), mib=20000)
+        await world.turns(5)
+        assert world.where("web")["web-1"] == sick
+        status, reason, text = world.told(sick)
+        assert (status, reason) == ("False", "Stuck")
+        assert "default/web-1: no other node has room for it" in text
+        assert len(world.events("web-1", "CardwiseCannotMove")) == 1
+        assert "no other node has room" in world.get("web-1").metadata.annotations[wire.ANNOTATION_STAYS]
+        assert world.metric("cardwise_rescue_pods_left", because="no_room") == 1
+
+
+async def test_what_was_said_is_taken_back_when_the_card_is_well_again():
+    async with RescueWorld() as world:
+        sick = await fenced_after_deploying(world, ("n0", "n1"), mib=20000)
+        await world.turns(3)
+        world.fence(sick, healthy=True)
+        await world.turns(3)
+        assert world.told(sick)[0] == "True"
+        assert wire.ANNOTATION_STAYS not in world.get("web-1").metadata.annotations
+        assert world.metric("cardwise_rescue_pods_left", because="no_room") == 0
+
+
+async def test_a_budget_that_refuses_is_respected_and_asked_again_later():
+    async with RescueWorld() as world:
+        sick = await fenced_after_deploying(world, mib=20000, kind="StatefulSet")
+        world.cluster.put_budget({**BUDGET, "status": {"disruptionsAllowed": 0}})
+        await world.turns(5)
+        assert world.where("web")["web-1"] == sick
+        asked = [name for name, _ in world.gate.calls if name == "evict"]
+        assert len(asked) == 1
+        world.cluster.put_budget({**BUDGET, "status": {"disruptionsAllowed": 1}})
+        await world.turns(10)
+        assert sick not in world.where("web").values()
+
+
+async def test_a_stateful_service_goes_one_by_one_and_is_said_to_be_short():
+    async with RescueWorld() as world:
+        world.slow = 3
+        for name in ("n0", "n1", "n2", "n3"):
+            world.node(name)
+        await world.deploy("db", kind="StatefulSet")
+        for name in set(world.where("db").values()):
+            world.fence(name)
+        await world.turns(60)
+        assert world.lowest["db"] == 1
+        assert any("one short" in text for text in world.events("db-1", "CardwiseMoved"))
+        assert {world.is_lost(name) for name in world.where("db").values()} == {False}
+
+
+async def test_a_lost_node_is_left_after_its_patience_and_its_pods_are_marked_not_removed():
+    async with RescueWorld() as world:
+        for name in ("n0", "n1", "n2"):
+            world.node(name)
+        await world.deploy("web")
+        lost = world.where("web")["web-1"]
+        await world.condition(lost)
+        await world.turns(28)
+        assert not world.is_going("web-1")
+        await world.turns(5)
+        assert world.get("web-1").metadata.deletion_timestamp is not None
+        assert world.ready("web") == 2
+
+
+async def test_a_node_that_toggles_moves_nobody():
+    async with RescueWorld() as world:
+        for name in ("n0", "n1", "n2"):
+            world.node(name)
+        await world.deploy("web")
+        lost = world.where("web")["web-1"]
+        for _ in range(4):
+            await world.condition(lost)
+            await world.turns(20)
+            await world.condition(lost, status="True")
+            await world.turns(5)
+        assert (world.deployments[0].made, world.moving()) == (2, [])
+
+
+async def test_pods_under_a_dead_mps_daemon_leave_and_no_other_goes_there():
+    async with RescueWorld() as world:
+        for name in ("n0", "n1", "n2"):
+            world.node(name)
+        await world.deploy("web")
+        sick = world.where("web")["web-1"]
+        raw = world.cluster._nodes[sick]
+        told = raw["metadata"]["annotations"][wire.ANNOTATION_CARDS]
+        await world.cluster.annotate_node(sick, {wire.ANNOTATION_CARDS: told.replace('"mib"', '"mode":"mps","mib"')})
+        await world.condition(sick, wire.CONDITION_MPS, "False")
+        await world.turns(70)
+        assert sick not in world.where("web").values()
+        assert world.lowest["web"] == 2
+
+
+async def test_a_move_whose_successor_finds_no_node_is_taken_back_and_rests():
+    async with RescueWorld() as world:
+        sick = await fenced_after_deploying(world)
+        third = ({"n0", "n1", "n2"} - set(world.where("web").values())).pop()
+        await world.heard()
+        await world.rescuing.turn()
+        assert world.get("web-1").metadata.labels.get(HASH) is None
+        world.fence(third)  # the room that the ledger saw is gone
+        await world.turns(70)
+        assert world.get("web-1").metadata.labels[HASH] == "h1"
+        assert world.where("web") == {"web-1": sick, "web-2": world.where("web")["web-2"]}
+        assert world.lowest["web"] == 2
+        world.fence(third, healthy=True)
+        await world.turns(20)
+        assert world.moving() == [], "it rests first"
+        await world.turns(100)
+        assert sick not in world.where("web").values()
+
+
+async def test_a_bare_pod_is_never_evicted_and_that_is_said():
+    async with RescueWorld() as world:
+        world.node("n0")
+        world.node("n1")
+        await world.runs("bare", 4096, annotations={})
+        world.fence(world.node_of("bare"))
+        await world.turns(3)
+        assert not world.is_going("bare")
+        assert "nothing would make it anew" in world.events("bare", "CardwiseCannotMove")[0]
+
+
+async def test_a_node_that_the_pod_does_not_tolerate_is_no_room():
+    async with RescueWorld() as world:
+        for name in ("n0", "n1"):
+            world.node(name)
+        world.node("n2", taints=[{"key": "keep", "effect": "NoSchedule"}])
+        await world.deploy("web")
+        sick = world.where("web")["web-1"]
+        assert "n2" not in world.where("web").values()
+        world.fence(sick)
+        await world.turns(3)
+        assert world.moving() == []
+        assert world.told(sick)[1] == "Stuck"
+
+
+async def test_a_step_that_the_api_server_forbids_is_said_and_not_tried_every_second():
+    async with RescueWorld() as world:
+        sick = await fenced_after_deploying(world)
+        asked = []
+
+        async def forbidden(release, _notes):
+            asked.append(release.name)
+            raise ClusterError("403: forbidden", retry=False)
+
+        world.gate.release_pod = forbidden
+        await world.turns(25)
+        assert asked == ["web-1", "web-1"], "at once, and after 10 s; next after 20 more"
+        assert "did not take the last step" in world.events("web-1", "CardwiseCannotMove")[0]
+        del world.gate.release_pod
+        await world.turns(20)
+        assert sick not in world.where("web").values()

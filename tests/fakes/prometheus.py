@@ -1,0 +1,58 @@
+"""Prometheus' API on loopback, whose answers a test writes. The real one is in tests/e2e/test_prometheus.py."""
+
+from __future__ import annotations
+
+import contextlib
+
+from aiohttp import web
+
+
+class FakePrometheus:
+    """values: the number, or list of numbers, by query; a query that is not in it has no series.
+
+    raw: what is answered instead, as (status, body). history: by query, pairs of time and value. asked: parameters.
+    """
+
+    def __init__(self):
+        self.values, self.history, self.warnings = {}, {}, []
+        self.raw = None
+        self.asked = []
+        self.url = ""
+
+    @contextlib.asynccontextmanager
+    async def serving(self):
+        app = web.Application()
+        app.add_routes([web.post("/api/v1/query", self._instant), web.post("/api/v1/query_range", self._range)])
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        try:
+            yield self
+        finally:
+            await runner.cleanup()
+
+    async def _instant(self, request):
+        told = await self._told(request)
+        found = self.values.get(told["query"], [])
+        numbers = found if isinstance(found, list) else [found]
+        result = [{"metric": {"n": str(i)}, "value": [1.0, str(each)]} for i, each in enumerate(numbers)]
+        return self._answer({"resultType": "vector", "result": result})
+
+    async def _range(self, request):
+        told = await self._told(request)
+        points = self.history.get(told["query"])
+        inside = [[at, str(v)] for at, v in points or [] if float(told["start"]) <= at <= float(told["end"])]
+        result = [] if points is None else [{"metric": {}, "values": inside}]
+        return self._answer({"resultType": "matrix", "result": result})
+
+    async def _told(self, request):
+        told = dict(await request.post())
+        self.asked.append({**told, "authorization": request.headers.get("Authorization")})
+        return told
+
+    def _answer(self, data):
+        if self.raw is not None:
+            status, body = self.raw
+            return web.Response(status=status, body=body)
+        return web.json_response({"status": "success", "data": data, "warnings": self.warnings})
