@@ -6,6 +6,7 @@ import pytest
 
 from cardwise.adapters import wire
 from cardwise.adapters.watching import Watching
+from cardwise.controller.preempting import AGAIN_S, MOST_DECIDED
 from cardwise.core.allocation import Allocation
 from cardwise.core.ledger import Ledger
 from cardwise.core.reasons import Reason
@@ -329,3 +330,21 @@ async def test_a_node_whose_memory_of_evictions_cannot_be_read_gives_up_nobody(w
     assert world.going() == []
     await world.cluster.annotate_node("n0", {wire.ANNOTATION_PREEMPTIONS: None})
     await until(world, lambda: world.going() == ["low"])
+
+
+async def test_pods_for_whom_nobody_can_go_keep_nobody_waiting_and_are_asked_about_once_per_step(world):
+    """As case C43: the head of the line cannot be helped, and the next one is."""
+    world.node("n0")
+    await world.runs("low", 20000)
+    world.now_s += SETTINGS.settle_s
+    elsewhere = {wire.ANNOTATION_GPU_MODEL: "H100"}
+    for i in range(3 * MOST_DECIDED):
+        world.pod(f"hopeless{i}", 20000, 10 * HIGH, annotations=elsewhere)
+    world.pod("high", 20000, HIGH, annotations=SENSITIVE)
+    await world.schedule()
+    world.now_s += SETTINGS.wait_s
+    for _ in range(int(AGAIN_S)):
+        await world.turn()
+    assert world.nomination("high")
+    refused = world.metric("cardwise_preemption_refusals_total", reason="preempt-no-help")
+    assert refused == 3 * MOST_DECIDED

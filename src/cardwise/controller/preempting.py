@@ -15,7 +15,7 @@ read: labels and taints.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -45,6 +45,8 @@ AGAIN_S = 5.0
 """A pod for which nobody was evicted is asked about again after this."""
 MOST_DECIDED = 8
 """Pods that are decided on per turn: each takes the longer, the larger the cluster is."""
+PIECE_S = 0.02
+"""So long a search may keep everybody else waiting."""
 NEVER = "Never"
 """preemptionPolicy of pods that wait. Source: Kubernetes, "Pod Priority and Preemption"."""
 
@@ -213,7 +215,7 @@ class Preempting:
         if snapshot.is_leaving(pod):
             log.info("Kueue evicts the pod's workload, nobody goes for it", pod=pod.name)
             return
-        found = snapshot.preempt(claim, pod)
+        found = await _in_pieces(snapshot.search(claim, pod), self.now_s)
         if isinstance(found, Nobody):
             await self.telling.nobody(pod, found.reason(self.utc_s()))
             return
@@ -236,6 +238,22 @@ class Preempting:
         await self.port.annotate_pod(meta.namespace, meta.name, meta.uid, told)
         await self.port.nominate(meta.namespace, meta.name, meta.uid, plan.node)
         await self.telling.nominated(pod, plan)
+
+
+async def _in_pieces(search: Generator[None, None, Plan | Nobody], now_s: Callable[[], float]) -> Plan | Nobody:
+    """The answer of a search, letting others go on in between: a lease must be renewed meanwhile.
+
+    What they change is looked at again before anything is done.
+    """
+    since_s = now_s()
+    while True:
+        try:
+            next(search)
+        except StopIteration as end:
+            return end.value
+        if now_s() - since_s > PIECE_S:
+            await asyncio.sleep(0)
+            since_s = now_s()
 
 
 def _may_ask(pod: Pod) -> bool:

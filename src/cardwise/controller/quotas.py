@@ -37,6 +37,7 @@ MOST_LINES = 5
 """Fields that an event names; the log has all."""
 OUTCOMES = ("applied", "conflict", "failed")
 _NO_WINDOW = "no window"
+_WHAT_TO_DO = "; `cardwise quota diff` shows it, `cardwise quota apply --force` takes it over"
 
 
 @dataclass(slots=True)
@@ -115,13 +116,12 @@ class Quotas:
             return
         what = f"{wanted['kind']} {called(wanted)}"
         try:
-            if found is None and (other := await kueue.find(wanted)) is not None and not is_ours(other):
-                raise ConflictError(f"{what} is there, and cardwise did not make it", retry=False)
+            if found is None and await self._is_anothers(kueue, wanted):
+                await self._refused(wanted, "conflict", f"{what} is there, and cardwise did not make it{_WHAT_TO_DO}")
+                return
             after = await kueue.apply(wanted)
         except ConflictError as exc:
-            await self._refused(
-                wanted, "conflict", f"{exc}; `cardwise quota diff` shows it, `apply --force` takes it over"
-            )
+            await self._refused(wanted, "conflict", f"{exc}{_WHAT_TO_DO}")
             return
         except ClusterError as exc:
             await self._refused(wanted, "failed", str(exc))
@@ -131,6 +131,10 @@ class Quotas:
         log.info("a queue was changed", object=what, window=why, created=found is None, changes=lines)
         text = f"{why}: {'created' if found is None else '; '.join(_named(lines))}"
         await self._post(after, "QuotaApplied", text, warning=False)
+
+    async def _is_anothers(self, kueue: Kueue, wanted: dict[str, Any]) -> bool:
+        other = await kueue.find(wanted)
+        return other is not None and not is_ours(other)
 
     async def _refused(self, wanted: dict[str, Any], outcome: str, text: str) -> None:
         self.writes.labels(outcome).inc()

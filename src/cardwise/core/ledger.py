@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from cardwise.core.allocation import Allocation, BoundPod, Hold, holds
 from cardwise.core.claim import Claim, LatencyClass
-from cardwise.core.cluster import Cluster, OversoldError
+from cardwise.core.cluster import Cluster, OversoldError, Slice
 from cardwise.core.inventory import NodeSpec
 from cardwise.core.placement.assign import assign
 from cardwise.core.placement.filter import node_reason
@@ -318,6 +318,26 @@ class Ledger:
         with self.asking(claim.uid, *gone):
             allocation = assign(self.policy(claim), claim, node_idx)
         return None if allocation is None else BoundPod(claim, node, allocation)
+
+    @contextmanager
+    def trying(self, claim: Claim, node: str) -> Iterator[Callable[[Collection[str]], bool]]:
+        """For the length of a ``with``: whether the pod would fit a node with these pods (UIDs) gone, asked repeatedly.
+
+        An answer costs as much as it differs from the one before in who is gone.
+        """
+        node_idx, gone = self.cluster.node_idx.get(node), dict[str, list[Slice]]()
+
+        def fits(wanted: Collection[str]) -> bool:
+            for uid in [uid for uid in gone if uid not in wanted]:
+                for held in gone.pop(uid):
+                    lent_mib = held.lent_mib[0] if held.lent_mib else 0  # each part is of one card
+                    self.cluster.reserve(held.request, held.node_idx, held.places, running=True, lent_mib=lent_mib)
+            for uid in [uid for uid in wanted if uid not in gone]:
+                gone[uid] = [self.cluster.release(part) for part in self._parts.get(uid, ())]
+            return node_idx is not None and assign(self.policy(claim), claim, node_idx) is not None
+
+        with self.asking(claim.uid):
+            yield fits
 
     @contextmanager
     def asking(self, *uids: str) -> Iterator[None]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cardwise.core.fleet.guard import Brake, BrakePolicy, Eviction
-from cardwise.core.fleet.preempt import Exempt, Nobody, Plan, Running, Waiting, World, preempt, smallest
+from cardwise.core.fleet.preempt import ENOUGH, Exempt, Nobody, Plan, Running, Waiting, World, preempt, search, smallest
 from cardwise.core.reasons import Code
 
 FREE = BrakePolicy(most_per_node=100, most=1000)
@@ -186,11 +188,29 @@ def test_leaving_out_nodes_that_cannot_hurt_less_changes_nothing(nodes, asked):
         assert (found.node, found.victims) == (plans[0][0][2], plans[0][1])
 
 
-def test_room_is_asked_once_instead_of_node_by_node():
-    nodes, fits = card(100, [pod("a", 100)], 50)
-    world = World(1000.0, policy=FREE)
-    assert preempt(Waiting("w", "ns/w", 10), nodes, fits, world, lambda: "m") == Nobody(room="m")
-    assert names(preempt(Waiting("w", "ns/w", 10), nodes, fits, world, lambda: None)) == ["a"]
+def test_a_set_that_is_larger_than_is_of_use_is_not_looked_for_to_the_end():
+    pods, asked = [pod(f"p{i}") for i in range(10)], []
+
+    def fits(gone):
+        asked.append(len(gone))
+        return len(gone) == 10
+
+    assert len(smallest(pods, fits, most=2)) == 3
+    assert asked == [10, 9, 9, 9]
+
+
+def test_a_search_pauses_after_each_node_and_ends_with_enough_to_choose_from():
+    nodes = {f"n{i:03}": [pod(f"a{i}", 60), pod(f"b{i}", 60)] for i in range(ENOUGH + 50)}
+    asked = []
+
+    @contextmanager
+    def opened(node):
+        asked.append(node)
+        yield lambda gone: len(gone) == 2
+
+    steps = search(Waiting("w", "ns/w", 10), nodes, opened, World(1000.0, policy=FREE), lambda: None)
+    pauses = sum(1 for _ in steps)
+    assert (pauses, asked) == (ENOUGH, sorted(nodes)[:ENOUGH])
 
 
 @pytest.mark.parametrize(

@@ -96,3 +96,15 @@ def test_what_is_kept_for_it_is_enough_whatever_else_comes_once_all_have_gone(po
         for j, other in enumerate((slice_of(20000, 40), slice_of(4000, 10), slice_of(1, 0))):
             books.hold(wanted(f"other{i}{j}", other, 99), found.node)
     assert isinstance(books.hold(asked, found.node), Allocation)
+
+
+@settings(deadline=None, max_examples=100)
+@given(PODS, SHAPES, st.lists(st.sets(st.sampled_from([f"p{i}" for i in range(6)])), max_size=6))
+def test_asked_repeatedly_with_others_gone_the_books_answer_as_if_asked_anew(pods, shape, questions):
+    books, _ = filled(pods)
+    asked, before = wanted("w", shape, 10), state(books)
+    for name in ("n0", "n1", "elsewhere"):
+        with books.trying(asked, name) as fits:
+            answers = [fits(gone) for gone in questions]
+        assert answers == [books.suppose_without(asked, name, gone) is not None for gone in questions]
+    assert state(books) == before

@@ -6,8 +6,9 @@ Taken once per turn, and kept true by :meth:`Snapshot.note` for what the turn it
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Generator, Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from cardwise.controller.preemption.settings import PreemptionSettings
 from cardwise.core.allocation import BoundPod
 from cardwise.core.claim import Claim, LatencyClass
 from cardwise.core.fleet.guard import Eviction
-from cardwise.core.fleet.preempt import Nobody, Plan, Running, Waiting, World, preempt
+from cardwise.core.fleet.preempt import Nobody, Plan, Running, Waiting, World, search
 from cardwise.core.ledger import Ledger
 from cardwise.core.placement.offer import offer
 
@@ -62,15 +63,12 @@ class Snapshot:
                     self._count_down(each)
         return self
 
-    def preempt(self, claim: Claim, pod: Pod) -> Plan | Nobody:
-        """Whom to evict for a pod that waits, or why nobody."""
+    def search(self, claim: Claim, pod: Pod) -> Generator[None, None, Plan | Nobody]:
+        """Whom to evict for a pod that waits, or why nobody; pauses after each node."""
         open_nodes = self._open_to(pod)
         nodes = {name: list(runs.values()) for name, runs in self.nodes.items() if name in open_nodes}
-
-        def fits(node: str, gone: Collection[str]) -> bool:
-            return self.ledger.suppose_without(claim, node, gone) is not None
-
-        return preempt(waiting(claim, pod), nodes, fits, self.world, lambda: self._room(claim, open_nodes))
+        opened = partial(self.ledger.trying, claim)
+        return search(waiting(claim, pod), nodes, opened, self.world, lambda: self._room(claim, open_nodes))
 
     def room(self, claim: Claim, pod: Pod) -> str | None:
         """A node that the pod fits as it is; what is kept for it is free for it."""

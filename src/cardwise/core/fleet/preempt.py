@@ -16,7 +16,8 @@ from __future__ import annotations
 import enum
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -128,38 +129,65 @@ Fits = Callable[[str, Collection[str]], bool]
 """Whether the waiting pod would fit a node with these pods (UIDs) gone. More gone never makes it fit less."""
 
 
+Opened = Callable[[str], AbstractContextManager[Callable[[Collection[str]], bool]]]
+"""The same of one node, which is asked many times in a row: for the length of a ``with``."""
 Room = Callable[[], str | None]
 """A node that the waiting pod fits as it is, if there is one."""
+ENOUGH = 100
+"""So many sets to choose from will do. Source: kube-scheduler's minCandidateNodesAbsolute."""
 
 
-def preempt(
-    waiting: Waiting, nodes: Mapping[str, Sequence[Running]], fits: Fits, world: World, room: Room | None = None
-) -> Plan | Nobody:
-    """Whom to evict for a pod that waits, or why nobody. nodes: what runs on each. room: asked instead of each node.
+def preempt(waiting: Waiting, nodes: Mapping[str, Sequence[Running]], fits: Fits, world: World) -> Plan | Nobody:
+    """Whom to evict for a pod that waits, or why nobody. nodes: what runs on each.
 
     The order of nodes and pods does not matter.
+    """
+
+    def room() -> str | None:
+        return next((node for node in sorted(nodes) if fits(node, ())), None)
+
+    return decided(search(waiting, nodes, lambda node: nullcontext(partial(fits, node)), world, room))
+
+
+def decided(steps: Generator[None, None, Plan | Nobody]) -> Plan | Nobody:
+    """The answer of a search, without a pause."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
+
+
+def search(
+    waiting: Waiting, nodes: Mapping[str, Sequence[Running]], opened: Opened, world: World, room: Room
+) -> Generator[None, None, Plan | Nobody]:
+    """As :func:`preempt`, pausing after each node: in a large cluster the caller has other things to do meanwhile.
+
+    Nodes that might hurt least come first, so the search ends where no other can hurt less, or with enough to choose
+    from.
     """
     until_s = rests_until_s(world.past, world.now_s, waiting.owner, world.policy)
     if world.now_s < until_s:
         return Nobody(rests_until_s=until_s)
-    free = room() if room else next((node for node in sorted(nodes) if fits(node, ())), None)
+    free = room()
     if free is not None:
         return Nobody(room=free)
     why_not = _WhyNot(Counter(), Counter())
     open_to = {node: [pod for pod in nodes[node] if _may_go(pod, node, waiting, world, why_not)] for node in nodes}
-    best: Plan | None = None
-    tried = 0
+    plans, tried = list[Plan](), 0
     for node in sorted((node for node, pods in open_to.items() if pods), key=lambda node: _least(node, open_to[node])):
-        if best is not None and _least(node, open_to[node]) >= _hurt(best):
-            break  # nor can any of the nodes that come after it hurt less
-        victims = smallest(open_to[node], partial(fits, node))
+        if len(plans) == ENOUGH or (plans and _least(node, open_to[node]) >= _hurt(min(plans, key=_hurt))):
+            break
+        with opened(node) as fits:
+            victims = smallest(open_to[node], fits, _most(node, world))
         if victims is None:
             tried += 1
-        elif not _within_budgets(node, victims, world):
+        elif _within_budgets(node, victims, world):
+            plans.append(Plan(node, victims))
+        else:
             why_not.braked[Brake.NODE] += 1
-        elif best is None or _hurt(Plan(node, victims)) < _hurt(best):
-            best = Plan(node, victims)
-    return best or Nobody(exempt=why_not.exempt, braked=why_not.braked, tried=tried)
+        yield
+    return min(plans, key=_hurt) if plans else Nobody(exempt=why_not.exempt, braked=why_not.braked, tried=tried)
 
 
 class _WhyNot(NamedTuple):
@@ -191,16 +219,24 @@ def exemption(pod: Running, waiting: Waiting, world: World) -> Exempt | None:
     return next((why for holds, why in rules if holds), None)
 
 
-def smallest(pods: Sequence[Running], fits: Callable[[Collection[str]], bool]) -> tuple[Running, ...] | None:
-    """Of these, a set none of whom can stay, the least important first; None if all of them gone would not help."""
+def smallest(
+    pods: Sequence[Running], fits: Callable[[Collection[str]], bool], most: int | None = None
+) -> tuple[Running, ...] | None:
+    """Of these, a set none of whom can stay, the least important first; None if all of them gone would not help.
+
+    most: no larger set is of use, so where one would be, the search ends and tells so many and one more.
+    """
     gone = {pod.uid for pod in pods}
     if not fits(gone):
         return None
+    chosen = list[Running]()
     for pod in sorted(pods, key=lambda pod: (-pod.priority, pod.memory_mib, pod.name, pod.uid)):
         gone.remove(pod.uid)
         if not fits(gone):
             gone.add(pod.uid)
-    chosen = [pod for pod in pods if pod.uid in gone]
+            chosen.append(pod)
+            if most is not None and len(chosen) > most:
+                break
     return tuple(sorted(chosen, key=lambda pod: (pod.priority, -pod.memory_mib, pod.name, pod.uid)))
 
 
@@ -209,10 +245,14 @@ def _within_budgets(node: str, victims: Sequence[Running], world: World) -> bool
     counted = Counter(budget for pod in victims for budget in pod.budgets)
     if any(number > world.allowed.get(budget, 0) for budget, number in counted.items()):
         return False
+    return len(victims) <= _most(node, world)
+
+
+def _most(node: str, world: World) -> int:
+    """How many more may go from a node in this window."""
     recent = [each for each in world.past if 0 <= world.now_s - each.at_s < world.policy.window_s]
     on_node = sum(each.node == node for each in recent)
-    policy = world.policy
-    return on_node + len(victims) <= policy.most_per_node and len(recent) + len(victims) <= policy.most
+    return min(world.policy.most_per_node - on_node, world.policy.most - len(recent))
 
 
 def _least(node: str, pods: Sequence[Running]) -> tuple[tuple[int, ...], int, str]:

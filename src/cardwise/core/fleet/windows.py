@@ -9,7 +9,7 @@ first of the two, as Debian's cron does it.
 
 The first window that holds counts. Nothing is remembered: after a restart, or when the clock was set, the same answer
 comes from the schedule alone. Refuses to look at a clock: ``now`` is an argument, and must carry a zone. Source: SPEC
-D2, J1; the calendar of cron is cronsim's (docs/decisions/0008-hours-of-the-day.md).
+D2, J1; the calendar of cron is cronsim's (docs/decisions/0009-hours-of-the-day.md).
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Two measurements side by side: how sure a change is, and what it comes to."""
