@@ -170,9 +170,32 @@ async def test_a_part_of_the_load_may_raise_and_not_lower(fake, measured):
 async def test_a_p99_over_its_target_brings_one_more(fake):
     fake.values = {QUERY: 16, "p99": 400}
     world = World(fake.url, load={**LOAD, "p99Query": "p99"}, targetP99Ms=300)
+    world.api.get("deployments", "vllm")["status"] = {"readyReplicas": 2}
     await world.turn()
-    assert world.replicas == 3
+    await world.turn()
+    assert world.replicas == 3  # and no more, for the third is not ready
     await world.prometheus.close()
+
+
+async def test_the_p99_of_no_requests_is_no_silence(fake):
+    fake.values = {QUERY: 0, "p99": "NaN"}
+    world = World(fake.url, load={**LOAD, "p99Query": "p99"}, targetP99Ms=300, replicas=4)
+    world.spec["replicas"] = {"min": 2, "max": 10}
+    world.api.set_replicas("vllm", 4)
+    await world.calm(minutes=7)
+    assert world.condition("SignalSeen") == ("True", "Measured")
+    assert world.replicas == 2
+    fake.values[QUERY] = 1
+    await world.turn()
+    assert world.condition("SignalSeen") == ("False", "NoSignal")
+    await world.prometheus.close()
+
+
+async def test_a_signal_that_comes_and_goes_is_told_now_and_then(fake, measured):
+    for i in range(20):
+        fake.values[QUERY] = 16 if i % 2 else []
+        await measured.turn(minutes=0.25)
+    assert [reason for reason, _ in measured.api.events] == ["CardwiseNoSignal"]
 
 
 async def test_a_need_beyond_the_maximum_is_told(fake, measured):

@@ -28,6 +28,7 @@ from cardwise.adapters.quota_file import (
     WindowTable,
     quota_file_text,
 )
+from cardwise.cli.explain import explain_command
 from cardwise.cli.quota import quota_command
 from cardwise.controller.quotas import Quotas
 from cardwise.core.claim import LatencyClass
@@ -245,6 +246,14 @@ def test_the_loop_leaves_a_field_of_somebody_else_and_tells_it_once(quota):
     assert len([each for each in refused if "kubectl-edit" in each["message"]]) == 1
 
 
+def test_the_loop_leaves_an_object_that_cardwise_did_not_make(quota):
+    quota.apply(quota_file(team("search", 80000)))
+    quota.theirs("batch")
+    quota.write(quota_file(team("search", 80000), team("batch", 1000)))
+    turned(quota, DAY)
+    assert "cohortName" not in quota.get("clusterqueues", "batch")["spec"]
+
+
 def test_the_loop_leaves_the_queues_as_they_are_while_the_file_is_wrong(quota):
     quota.apply(quota_file(team("search", 80000)))
     quota.path.write_text("cohort = 7\n")
@@ -335,8 +344,10 @@ class Queues(Quota):
 
         return wait_for(words)
 
-    def gone(self, team, name):
-        wait_for(lambda: self.plane.answer("GET", f"/api/v1/namespaces/{team}/pods/{name}")[0] == 404)
+    def living(self, team):
+        """Names of the pods that nobody has deleted."""
+        pods = self.plane.api("GET", f"/api/v1/namespaces/{team}/pods")["items"]
+        return {each["metadata"]["name"] for each in pods if "deletionTimestamp" not in each["metadata"]}
 
     def used(self, team):
         """What the ClusterQueue has reserved, by resource."""
@@ -440,10 +451,7 @@ def test_idle_quota_is_borrowed_and_taken_back_by_its_owner_and_then_there_is_pe
     wait_for(lambda: queues.used("batch").get(wire.OWN_MEMORY) == 80000)
     queues.mib("search", "s1", 20000)
     queues.admitted("search", "s1")
-    names = {
-        each["metadata"]["name"] for each in all_of(queues.plane, "pods") if each["metadata"]["namespace"] == "batch"
-    }
-    assert len(names) == 3
+    names = wait_for(lambda: len(left := queues.living("batch")) == 3 and left)
     (victim,) = {"b1", "b2", "b3", "b4"} - names
     queues.mib("batch", "again", 20000)  # as its ReplicaSet does
     queues.why_not("batch", "again")
@@ -467,9 +475,7 @@ def test_nobody_is_taken_from_a_latency_sensitive_team(queues):
     queues.why_not("search", "urgent")
     queues.mib("pay", "p", 20000)
     queues.admitted("pay", "p")
-    left = {
-        each["metadata"]["name"] for each in all_of(queues.plane, "pods") if each["metadata"]["namespace"] == "search"
-    }
+    left = queues.living("search")
     assert left == {"s1", "s2", "urgent"}
 
 
@@ -496,6 +502,16 @@ def test_why_a_pod_waits_is_told_with_its_place(queues):
     assert f"insufficient unused quota for {wire.OWN_MEMORY} in flavor a10" in out
     assert queues.state("search", "a").admitted
     assert json.loads(queues("why", "search/a", "--json"))["admitted"]
+
+
+def test_explain_tells_the_queue_first(queues):
+    queues.apply(quota_file(team("search", 20000)))
+    queues.mib("search", "big", 30000)
+    why = queues.why_not("search", "big")
+    done = CliRunner().invoke(explain_command, ["search/big", "--kubeconfig", str(queues.plane.kubeconfig)])
+    assert done.exit_code == 0, done.output
+    assert "  queue search, ClusterQueue search: waits for quota" in done.stdout
+    assert f"  QuotaReserved False (Pending): {why}" in done.stdout
 
 
 def test_a_pod_of_a_queue_that_is_not_there_says_so(queues):

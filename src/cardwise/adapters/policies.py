@@ -323,9 +323,14 @@ class _TargetSpec(msgspec.Struct, rename="camel"):
     template: _Template = msgspec.field(default_factory=_Template)
 
 
+class _TargetStatus(msgspec.Struct, rename="camel"):
+    ready_replicas: int = 0
+
+
 class _Deployment(msgspec.Struct):
     metadata: _TargetMeta
     spec: _TargetSpec = msgspec.field(default_factory=_TargetSpec)
+    status: _TargetStatus = msgspec.field(default_factory=_TargetStatus)
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,6 +346,7 @@ class Target:
     uid: str
     version: str
     replicas: int
+    ready: int
     writer: str
     selector: Selector
     annotations: Mapping[str, str]
@@ -410,6 +416,7 @@ class Policies:
             meta.uid,
             meta.resource_version,
             spec.replicas,
+            found.status.ready_replicas,
             _writer(meta.managed_fields),
             spec.selector,
             spec.template.metadata.annotations,

@@ -55,12 +55,14 @@ class _Answer(msgspec.Struct, rename="camel"):
 class Reading:
     """One number, or why there is none. why: for people; empty if there is a number.
 
-    value: None if nothing is known. warnings: of the answer; with any, the number may be a part of the truth.
+    value: None if nothing is known. warnings: of the answer; with any, the number may be a part of the truth. is_nan:
+    what was asked for exists and is no number, as the P99 of no requests.
     """
 
     value: float | None
     why: str = ""
     warnings: tuple[str, ...] = ()
+    is_nan: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,8 @@ class Prometheus:
         """The one number that a query has at an instant. None if it has none, or more than one.
 
         max_age_s: samples that are older count as none; without it Prometheus' own five minutes. It is sent as the
-        query's lookback, and an expression such as ``rate(x[5m])`` looks back by itself besides.
+        query's lookback, which Prometheus knows since 2.43 and older ones ignore. An expression such as
+        ``rate(x[5m])`` looks back by itself besides. A target that is gone is silent at once, whatever the age.
         Raises ClusterError if Prometheus cannot be asked, UserError if it refuses the query.
         """
         params: dict[str, str] = {"query": query, "time": _stamp(at)}
@@ -121,7 +124,7 @@ class Prometheus:
             return Reading(None, f"it has {len(found)} series: wrap it in sum(...) or max(...)", warnings)
         value = float(found[0][1])
         if not math.isfinite(value):
-            return Reading(None, f"it is {found[0][1]}", warnings)
+            return Reading(None, f"it is {found[0][1]}", warnings, is_nan=math.isnan(value))
         return Reading(value, "", warnings)
 
     async def range(self, query: str, begin: datetime, end: datetime, step_s: float) -> list[Series]:

@@ -1,4 +1,4 @@
-"""``cardwise quota``: what each team is guaranteed, as Kueue's objects: plan, diff, apply; and why a pod waits for it."""
+"""``cardwise quota``: what each team is guaranteed, as Kueue's objects: plan, diff, apply; and why a pod waits."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Protocol
 
 import structlog
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry
 
 from cardwise.adapters.kube.leader import Leader
 from cardwise.adapters.kube.port import LoadingPort, MovingPort
@@ -27,6 +27,7 @@ from cardwise.adapters.policies import Policies, Requests
 from cardwise.adapters.prometheus import Prometheus
 from cardwise.adapters.seasonal import forecast_aside
 from cardwise.adapters.watching import Watching
+from cardwise.controller import metrics
 from cardwise.controller.forecasting import Forecasting
 from cardwise.controller.preempting import Preempting
 from cardwise.controller.preemption.seeing import Seen
@@ -91,7 +92,7 @@ class Controller:
             loops["scaling"] = Scaling(port, Policies(port), prometheus, forecasting, now_s, leads, registry=registry)
         if settings.quota.file:
             loops["quotas"] = Quotas(port, port, Path(settings.quota.file), utc_now, now_s, leads, registry=registry)
-        Gauge("cardwise_controller_leader", "1 if this replica works.", registry=registry).set_function(leads)
+        metrics.LEADER.gauge(registry).set_function(leads)
         return cls(settings, port, watching, leader, loops, registry, prometheus)
 
     @asynccontextmanager

@@ -27,6 +27,7 @@ from cardwise.adapters.prefetches import DISK, PodTemplate, pod_for, wish_of
 from cardwise.adapters.quantity import parse_mib
 from cardwise.adapters.selecting import lets
 from cardwise.adapters.watching import Watching
+from cardwise.controller import metrics
 from cardwise.controller.preemption.seeing import Seen
 from cardwise.core.claim import Claim
 from cardwise.core.fleet.prefetch import Because, Disk, Load, PrefetchPolicy, Wish, prefetch
@@ -88,9 +89,9 @@ class Prefetching:
 
     def __post_init__(self) -> None:
         """Make the metrics."""
-        self.begun = Counter("cardwise_prefetch_loads", "Loads of weights that were begun.", registry=self.registry)
-        self.failed = Counter("cardwise_prefetch_failures", "Loads that came to nothing.", registry=self.registry)
-        self.wishes = Gauge("cardwise_prefetch_wishes", "Wishes, by how they stand.", ["state"], registry=self.registry)
+        self.begun = metrics.PREFETCH_LOADS.counter(self.registry)
+        self.failed = metrics.PREFETCH_FAILURES.counter(self.registry)
+        self.wishes = metrics.PREFETCH_WISHES.gauge(self.registry)
 
     async def run(self) -> None:
         """A turn every ten seconds, until cancelled."""

@@ -24,6 +24,7 @@ from cardwise.adapters.kube.events import event
 from cardwise.adapters.kube.port import ClusterPort
 from cardwise.adapters.kueue import GROUP_VERSION, Api, Kueue, called, differs, is_ours, objects
 from cardwise.adapters.quota_file import QuotaFile, read_quota_file
+from cardwise.controller import metrics
 from cardwise.core.fleet.windows import holds_at
 from cardwise.errors import CardwiseError, ClusterError, ConflictError, UserError
 
@@ -61,17 +62,11 @@ class Quotas:
 
     def __post_init__(self) -> None:
         """Register what is told to Prometheus."""
-        self.writes = Counter(
-            "cardwise_quota_writes", "Objects of Kueue's that had to change.", ["outcome"], registry=self.registry
-        )
+        self.writes = metrics.QUOTA_WRITES.counter(self.registry)
         for outcome in OUTCOMES:
             self.writes.labels(outcome)
-        self.unreadable = Gauge(
-            "cardwise_quota_file_unreadable", "1 while the quota file cannot be used.", registry=self.registry
-        )
-        self.window = Gauge(
-            "cardwise_quota_window", "Number of the window that holds, from 0; -1: none.", registry=self.registry
-        )
+        self.unreadable = metrics.QUOTA_UNREADABLE.gauge(self.registry)
+        self.window = metrics.QUOTA_WINDOW.gauge(self.registry)
 
     async def run(self) -> None:
         """Look every half minute, until cancelled."""

@@ -38,6 +38,7 @@ from cardwise.adapters.policies import (
     limits_of,
 )
 from cardwise.adapters.prometheus import Prometheus, Reading
+from cardwise.controller import metrics
 from cardwise.controller.forecasting import Forecasting
 from cardwise.controller.service_conditions import (
     ALLOWED,
@@ -66,6 +67,8 @@ COMPONENT = "cardwise-controller"
 ASKED_AT_ONCE = 8
 WRITTEN_EVERY_S = 60.0
 """Numbers that change all the time are written into the status so often."""
+SAID_EVERY_S = 300.0
+"""What is not well with a policy is said again so often at most."""
 _FLAGS = (("oversubscribable", wire.ANNOTATION_OVERSUBSCRIBE), ("preemptible", wire.ANNOTATION_PREEMPTIBLE))
 
 
@@ -109,6 +112,7 @@ class Scaling:
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
     _memory: dict[str, _Memory] = field(default_factory=dict)
     _gauged: set[tuple[str, str]] = field(default_factory=set)
+    _said: dict[tuple[str, str, str], float] = field(default_factory=dict)
     _absent: bool = False
     _scalings: Counter = field(init=False)
     _refusals: Counter = field(init=False)
@@ -117,20 +121,11 @@ class Scaling:
 
     def __post_init__(self) -> None:
         """Make the metrics."""
-        labels, registry = ["namespace", "policy"], self.registry
-        self._scalings = Counter(
-            "cardwise_scaling_scalings", "Times that replicas were set.", [*labels, "why"], registry=registry
-        )
-        self._refusals = Counter(
-            "cardwise_scaling_refusals", "Times that something kept a policy from being applied.",
-            [*labels, "reason"], registry=registry,
-        )  # fmt: skip
-        self._wanted = Gauge(
-            "cardwise_scaling_wanted_replicas", "Replicas without steps and cool-down.", labels, registry=registry
-        )
-        self._signal = Gauge(
-            "cardwise_scaling_signal", "1 if the service's metrics are there, 0 if not.", labels, registry=registry
-        )
+        registry = self.registry
+        self._scalings = metrics.SCALINGS.counter(registry)
+        self._refusals = metrics.SCALING_REFUSALS.counter(registry)
+        self._wanted = metrics.SCALING_WANTED.gauge(registry)
+        self._signal = metrics.SCALING_SIGNAL.gauge(registry)
 
     async def run(self) -> None:
         """A turn every 15 seconds, until cancelled."""
@@ -207,7 +202,8 @@ class Scaling:
         memory = self._memory.get(policy.uid)
         if memory is None or memory.target_uid != target.uid:
             memory = self._memory[policy.uid] = _Memory(target.uid, Past(now_s))
-        decision = decide(now_s, target.replicas, limits, measured.readings, memory.past)
+        readings = replace(measured.readings, ready=target.ready)
+        decision = decide(now_s, target.replicas, limits, readings, memory.past)
         past = memory.past.with_want(now_s, decision.wanted, limits.cool_down_s)
         memory.past = past
         self._gauged.add((policy.namespace, policy.name))
@@ -283,6 +279,8 @@ class Scaling:
     async def _read(self, policy: ServicePolicy, load: LoadSpec, now: datetime, away: list[str]) -> _Measured:
         demand = await self._ask(load.query, load, now, away)
         p99 = await self._ask(load.p99_query, load, now, away) if load.p99_query else None
+        if p99 is not None and p99.is_nan and demand.value == 0:
+            p99 = None  # of no requests there is none
         asked = {"load.query": demand, **({} if p99 is None else {"load.p99Query": p99})}
         missing = [f"{name}: {why}" for name, each in asked.items() if (why := _doubt(each))]
         if missing:
@@ -361,6 +359,8 @@ class Scaling:
 
     async def _tell(self, policy: ServicePolicy, status: PolicyStatus, found: Iterable[Found]) -> None:
         for each in turned_bad(policy, found):
+            if not self._is_news((policy.uid, each.type, each.reason)):
+                continue
             log.warning(
                 "a policy is not well", policy=policy.key, condition=each.type, reason=each.reason, why=each.message
             )
@@ -384,6 +384,12 @@ class Scaling:
             await self.port.post_event(told, policy.namespace)
         except ClusterError as exc:
             log.warning("an event could not be written", policy=policy.key, why=str(exc))
+
+    def _is_news(self, said: tuple[str, str, str]) -> bool:
+        """Whether it was not said a moment ago: what comes and goes by the turn is said now and then."""
+        now_s = self.now_s()
+        self._said = {each: at_s for each, at_s in self._said.items() if now_s - at_s < SAID_EVERY_S}
+        return self._said.setdefault(said, now_s) == now_s
 
     def _forget(self, policies: Iterable[ServicePolicy]) -> None:
         """What belongs to policies that are gone."""

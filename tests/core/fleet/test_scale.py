@@ -47,6 +47,12 @@ def test_a_p99_over_its_target_asks_for_one_more_whatever_the_load():
     assert (found.replicas, found.why) == (5, Why.HOT)
 
 
+def test_a_p99_over_its_target_waits_for_the_replicas_that_start():
+    found = decided(4, measured(8.0, p99_ms=301.0, ready=3))
+    assert (found.replicas, found.needed) == (4, 4)
+    assert decided(4, measured(8.0, p99_ms=301.0, ready=4)).replicas == 5
+
+
 def test_up_goes_in_steps_of_four_or_of_as_many_as_there_are():
     limits = replace(LIMITS, max_replicas=100)
     assert decided(2, measured(400.0), limits).replicas == 6

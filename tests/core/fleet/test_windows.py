@@ -156,6 +156,7 @@ def test_the_very_minute_of_a_beginning_holds_and_of_an_end_does_not():
         (Cron("0 25 * * *", "0 20 * * *"), "hour"),
         (Cron("0 8 30 2 *", "0 20 * * *"), "day-of-month"),
         (Cron("0 8 * * *", "0  8 * * *"), "never hold"),
+        (Cron("* * * * *", "0-59 0-23 * * *"), "happens 1440 times a day, 24 at most"),
         (Hours(60, 60), "same time"),
         (Hours(60, 1441), "within a day"),
         (Hours(60, 120, frozenset()), "days"),

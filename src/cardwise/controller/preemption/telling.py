@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry, Counter
 from cardwise.adapters.kube.events import event
 from cardwise.adapters.kube.port import EvictingPort
 from cardwise.adapters.kube_objects import Pod
+from cardwise.controller import metrics
 from cardwise.core.fleet.preempt import Plan
 from cardwise.core.reasons import Code, Reason
 from cardwise.errors import ClusterError
@@ -40,18 +41,9 @@ class Telling:
     def __post_init__(self) -> None:
         """Make the metrics."""
         registry = self.registry
-        self.evicted = Counter(
-            "cardwise_preemption_evictions", "Pods evicted for another.", ["namespace"], registry=registry
-        )
-        self.nominations = Counter(
-            "cardwise_preemption_nominations", "Pods for which others were chosen to go.", registry=registry
-        )
-        self.refusals = Counter(
-            "cardwise_preemption_refusals",
-            "Times that nobody was evicted for a pod that waits, or not as decided.",
-            ["reason"],
-            registry=registry,
-        )
+        self.evicted = metrics.PREEMPTION_EVICTIONS.counter(registry)
+        self.nominations = metrics.PREEMPTION_NOMINATIONS.counter(registry)
+        self.refusals = metrics.PREEMPTION_REFUSALS.counter(registry)
 
     async def nominated(self, pod: Pod, plan: Plan) -> None:
         """Others go for this pod."""

@@ -16,6 +16,7 @@ from cardwise.adapters import wire
 from cardwise.adapters.kube.events import MOST_TEXT, event
 from cardwise.adapters.kube.port import MovingPort
 from cardwise.adapters.kube_objects import Condition, Pod
+from cardwise.controller import metrics
 from cardwise.controller.preemption.seeing import Seen
 from cardwise.core.fleet.grounds import Ground, Why
 from cardwise.core.fleet.rescue import Because, Move, Stay, Step
@@ -49,13 +50,9 @@ class Telling:
     def __post_init__(self) -> None:
         """Make the metrics."""
         registry = self.registry
-        self.steps = Counter("cardwise_rescue_steps", "Steps taken to move pods.", ["step"], registry=registry)
-        self.stays = Gauge(
-            "cardwise_rescue_pods_left", "Pods on bad ground that stay for now.", ["because"], registry=registry
-        )
-        self.grounds = Gauge(
-            "cardwise_rescue_bad_grounds", "Cards and nodes that services leave.", ["why"], registry=registry
-        )
+        self.steps = metrics.RESCUE_STEPS.counter(registry)
+        self.stays = metrics.RESCUE_PODS_LEFT.gauge(registry)
+        self.grounds = metrics.RESCUE_BAD_GROUNDS.gauge(registry)
 
     async def moved(self, pod: Pod, move: Move) -> None:
         """A step was taken."""

@@ -77,7 +77,7 @@ class Readings:
 
     demand: now, in the unit of ``per_replica``; None: no signal. forecast: the highest within the horizon; None: none.
     partial: some of what was asked for is missing, or ``demand`` may be a part of the truth: enough to add replicas by,
-    not to take any away.
+    not to take any away. ready: replicas that are; None: not known, then all are.
     """
 
     asked: bool = False
@@ -85,6 +85,7 @@ class Readings:
     p99_ms: float | None = None
     forecast: float | None = None
     partial: bool = False
+    ready: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,12 +165,16 @@ def _silent(current: int, limits: Limits) -> Decision:
 
 
 def _carried(current: int, limits: Limits, readings: Readings) -> int:
-    """Replicas that what is carried now needs; one more than there are while P99 is over its target."""
+    """Replicas that what is carried now needs.
+
+    While P99 is over its target all there are, and one more once they are ready: before, nobody knows if they help.
+    """
     needed = _for(readings.demand, limits)
     target, p99_ms = limits.target_p99_ms, readings.p99_ms
-    if target is not None and p99_ms is not None and p99_ms > target:
-        return max(needed, current + 1)
-    return needed
+    if target is None or p99_ms is None or p99_ms <= target:
+        return needed
+    starting = readings.ready is not None and readings.ready < current
+    return max(needed, current if starting else current + 1)
 
 
 def _for(demand: float | None, limits: Limits) -> int:

@@ -24,10 +24,12 @@ from cronsim import CronSim, CronSimError
 DAY_MIN = 1440
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 """In the order of ``datetime.weekday()``."""
+MOST_A_DAY = 24
+"""A window that begins more often is a mistake, and asking for its next change would take long."""
 _FIELDS = 5
-_SLACK = timedelta(hours=25)
-"""More than any zone's clocks were ever set by: Samoa left out a day."""
-_MOST_STEPS = 400
+_SLACK = timedelta(hours=3)
+"""More than clocks are set by: two hours at most, at the station Troll."""
+_MOST_STEPS = 64
 """Boundaries that change nothing, one after another, after which a schedule counts as one that stays as it is."""
 
 
@@ -110,12 +112,15 @@ def _cron_faults(when: Cron) -> Iterator[str]:
             yield f"{name} {text!r} must have {_FIELDS} fields: minute, hour, day of month, month, day of week"
             continue
         try:
-            found = next(CronSim(text, datetime(2024, 1, 1, tzinfo=UTC)), None)
+            times = CronSim(text, datetime(2024, 1, 1, tzinfo=UTC))
+            found = next(times, None)
         except CronSimError as exc:
             yield f"{name} {text!r} is no cron expression: {exc}; '0 8 * * 1-5' is 08:00 from Monday to Friday"
             continue
         if found is None:
             yield f"{name} {text!r} never happens"
+        elif (often := len(times.minutes) * len(times.hours)) > MOST_A_DAY:
+            yield f"{name} {text!r} happens {often} times a day, {MOST_A_DAY} at most"
     if when.start.split() == when.end.split():
         yield f"start and end are the same, {when.start!r}: it would never hold"
 
@@ -157,8 +162,7 @@ def _next_boundary(window: Window, after: datetime) -> datetime | None:
     local = after.astimezone(window.zone)
     if isinstance(window.when, Hours):
         return min((each for each in _boundaries(window.when, local) if each > after), default=None)
-    found = [_next(each, local) for each in (window.when.start, window.when.end)]
-    return min((each for each in found if each is not None), default=None)
+    return _next(window.when.end if _holds(window, after) else window.when.start, local)
 
 
 def _next(expression: str, local: datetime) -> datetime | None:

@@ -1,0 +1,203 @@
+"""What a diagnosis looks at, as one file: a list as kubectl writes it, and beside its items what Prometheus answered.
+
+``cardwise doctor --save`` writes it; ``doctor --dump`` reads it, and a plain ``kubectl get ... -o json`` as well, and
+so do ``explain --dump`` and ``replay --dump``. A capture may leave the cluster it is of: variables, command lines and
+annotations that no check reads are left out of it, and private keys are never read.
+Refuses to interpret: ``doctor/facts.py`` gives meaning.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import TypeVar, cast
+
+import msgspec
+
+from cardwise.adapters import wire
+from cardwise.adapters.kube_objects import Moment
+from cardwise.adapters.kubectl_list import read_listing
+from cardwise.adapters.symptoms import (
+    KINDS,
+    EnvVar,
+    Event,
+    Lease,
+    Symptom,
+    ToldContainer,
+    ToldNode,
+    ToldPod,
+)
+from cardwise.core.capacity.engines import SHARE_FLAGS
+from cardwise.errors import InputError
+from cardwise.files import decode_json, read_text, seen
+
+WANT = (
+    "what `cardwise doctor --save FILE` writes, or `kubectl get nodes,pods,events,leases,endpointslices,"
+    "mutatingwebhookconfigurations,runtimeclasses -A -o json`"
+)
+KEPT_ENV = re.compile(r"(CUDA_|NVIDIA_|CARDWISE_|OMP_NUM_THREADS|TOKENIZERS_PARALLELISM)")
+"""Variables that checks read. All others are the user's secrets for what we know."""
+KEPT_FLAGS = frozenset(
+    {
+        *(each for flag in SHARE_FLAGS.values() for each in (*flag.spellings, *flag.absolute)),
+        "--max-num-seqs",
+        "--max-model-len",
+        "--api-server-count",
+    }
+)
+"""Flags whose values are kept; of others the name alone, of plain arguments nothing."""
+KEPT_DOMAINS = (*wire.ANNOTATION_DOMAINS, "kueue.x-k8s.io")
+LEFT_OUT = "…"
+_ObjectT = TypeVar("_ObjectT", bound=Symptom)
+
+
+class Series(msgspec.Struct, frozen=True):
+    """One series of a query's answer. values: on the capture's grid; None where nothing was known."""
+
+    labels: dict[str, str]
+    values: list[float | None]
+
+
+class Measured(msgspec.Struct, frozen=True, rename="camel"):
+    """What Prometheus answered. results: by the name of a query. begin, step_s: the grid of all series."""
+
+    begin: Moment
+    step_s: float
+    results: dict[str, list[Series]]
+    gaps: list[str] = []
+
+
+class Beside(msgspec.Struct, frozen=True, rename="camel"):
+    """What stands beside the items. taken: by the API server's clock; clock_off_s: this machine's less that."""
+
+    taken: Moment | None = None
+    clock_off_s: float | None = None
+    measured: Measured | None = None
+    gaps: list[str] = []
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """Everything that was looked at. kinds: which were, for an empty list and one nobody asked for are not the same."""
+
+    items: tuple[Symptom, ...]
+    beside: Beside = field(default_factory=Beside)
+    kinds: frozenset[str] = frozenset()
+
+    def of(self, kind: type[_ObjectT]) -> tuple[_ObjectT, ...]:
+        """The items of one kind."""
+        return tuple(item for item in self.items if type(item) is kind)
+
+    @property
+    def nodes(self) -> tuple[ToldNode, ...]:
+        """Nodes."""
+        return self.of(ToldNode)
+
+    @property
+    def pods(self) -> tuple[ToldPod, ...]:
+        """Pods, those that ended too."""
+        return self.of(ToldPod)
+
+    @property
+    def taken(self) -> datetime | None:
+        """When it was taken: as it says itself, else the latest time that any of its objects tells."""
+        return self.beside.taken or max((at for item in self.items for at in _times(item)), default=None)
+
+
+def _times(item: Symptom) -> Iterable[datetime]:
+    found: list[datetime | None] = [item.metadata.creation_timestamp]
+    if isinstance(item, Lease):
+        found.append(item.spec.renew_time)
+    elif isinstance(item, Event):
+        found += item.last_timestamp, item.event_time
+    elif isinstance(item, ToldNode):
+        found += [each.last_heartbeat_time for each in item.status.conditions]
+    return [each for each in found if each is not None]
+
+
+class _Top(msgspec.Struct):
+    items: list[msgspec.Raw]
+    cardwise: Beside = Beside()
+
+
+class _Kind(msgspec.Struct):
+    kind: str = ""
+    type: str = ""
+
+
+def read_capture(path: Path) -> Capture:
+    """Read a capture, or a plain list. Raises InputError that names what is wrong and what to give."""
+    read_listing(path)  # says what is wrong with nodes and pods, with the line
+    try:
+        top = decode_json(read_text(path, WANT), _Top)
+    except msgspec.DecodeError as exc:
+        raise InputError(str(path), f"{exc}; give {WANT}") from exc
+    items, kinds = list[Symptom](), set[str]()
+    for raw in top.items:
+        told = msgspec.json.decode(raw, type=_Kind)
+        kinds.add(told.kind)
+        if told.kind in KINDS and (told.kind != "Secret" or told.type == "kubernetes.io/tls"):
+            items.append(_decode(path, bytes(raw), told.kind))
+    return Capture(tuple(items), top.cardwise, frozenset(kinds))
+
+
+def _decode(path: Path, raw: bytes, kind: str) -> Symptom:
+    try:
+        return cast("Symptom", decode_json(raw, KINDS[kind]))
+    except msgspec.DecodeError as exc:
+        raise InputError(str(path), f"a {kind}: {exc}: {seen(raw[:200].decode(errors='replace'))}; give {WANT}") from exc
+
+
+def encode_capture(capture: Capture) -> str:
+    """The text of a capture, without what could be a secret."""
+    names = {kind: name for name, kind in KINDS.items()}
+    items = ",\n".join(_encoded(names[type(item)], _redacted(item)) for item in capture.items)
+    beside = msgspec.json.encode(capture.beside).decode()
+    return f'{{"kind":"List","apiVersion":"v1","cardwise":{beside},"items":[\n{items}\n]}}\n'
+
+
+def _encoded(kind: str, item: Symptom) -> str:
+    return f'{{"kind":"{kind}",{msgspec.json.encode(item).decode()[1:]}'
+
+
+def _redacted(item: Symptom) -> Symptom:
+    notes = {
+        key: value for key, value in item.metadata.annotations.items() if key.partition("/")[0].endswith(KEPT_DOMAINS)
+    }
+    changed = {"metadata": msgspec.structs.replace(item.metadata, annotations=notes)}
+    if isinstance(item, ToldPod):
+        spec = msgspec.structs.replace(
+            item.spec,
+            containers=[_quiet(each) for each in item.spec.containers],
+            init_containers=[_quiet(each) for each in item.spec.init_containers],
+        )
+        return msgspec.structs.replace(item, spec=spec, **changed)
+    return cast("Symptom", msgspec.structs.replace(item, **changed))
+
+
+def _quiet(container: ToldContainer) -> ToldContainer:
+    env = [EnvVar(each.name, each.value if KEPT_ENV.match(each.name) else "") for each in container.env]
+    return msgspec.structs.replace(
+        container, env=env, args=_quiet_args(container.args), command=_quiet_command(container.command)
+    )
+
+
+def _quiet_command(command: list[str]) -> list[str]:
+    """The program's own name tells the engine; what follows is arguments."""
+    return [*command[:1], *_quiet_args(command[1:])]
+
+
+def _quiet_args(args: list[str]) -> list[str]:
+    kept, before = list[str](), ""
+    for arg in args:
+        flag, equals, _ = arg.partition("=")
+        if before in KEPT_FLAGS or (equals and flag in KEPT_FLAGS) or arg in KEPT_FLAGS:
+            kept.append(arg)
+        else:
+            kept.append(f"{flag}={LEFT_OUT}" if equals and flag.startswith("-") else arg if arg.startswith("-") else "")
+        before = arg
+    return [each or LEFT_OUT for each in kept]
+
