@@ -223,6 +223,49 @@ async def test_a_function_that_runs_out_of_an_iterator_leaves_nobody_waiting(lat
     assert run.waiting == 0
 
 
+class Unread:
+    """Two results, of which none can be read."""
+
+    def __len__(self):
+        return 2
+
+    def __iter__(self):
+        raise OSError("the device is gone")
+
+
+class Fewer(Unread):
+    """Says two, and has one."""
+
+    def __iter__(self):
+        return iter([1])
+
+
+@pytest.mark.parametrize(
+    ("results", "error"), [(Unread(), OSError), (Fewer(), WrongAnswerError), (None, TypeError)], ids=repr
+)
+async def test_results_that_cannot_be_read_leave_nobody_waiting(results, error):
+    run = batched(max_batch=2)(lambda _items: results)
+    async with asyncio.timeout(5):
+        found = await asyncio.gather(run(1), run(2), return_exceptions=True)
+    assert [type(each) for each in found] == [error, error]
+
+
+async def test_a_function_whose_own_work_is_cancelled_leaves_nobody_waiting_and_takes_the_next():
+    """CancelledError is no Exception: it ended the task that makes batches, and its callers waited for ever."""
+    ends = [True, False]
+
+    @batched(max_batch=2)
+    async def work(items):
+        if ends.pop(0):
+            raise asyncio.CancelledError
+        return items
+
+    async with asyncio.timeout(5):
+        found = await asyncio.gather(work(1), work(2), return_exceptions=True)
+        assert [(type(each), str(each)) for each in found] == [(RuntimeError, "work was cancelled")] * 2
+        assert await work(3) == 3
+
+
 async def test_a_call_that_is_cancelled_in_a_batch_takes_nothing_from_the_others():
     model = Model()
     double = doubling(model, max_batch=4)

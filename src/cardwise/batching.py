@@ -141,17 +141,27 @@ class Batched(Generic[ItemT, ResultT]):
         calls = [entry.item for entry in entries]
         try:
             results = await self._results([call.item for call in calls])
+        except asyncio.CancelledError:  # of what the function waits for, or of all tasks of the loop
+            self._fail(calls, RuntimeError(f"{self._name} was cancelled"))
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            return
         except Exception as exc:  # noqa: BLE001 - whatever the function raises is its callers' to see
-            for call in calls:
-                if not call.answer.done():
-                    call.answer.set_exception(exc)
+            self._fail(calls, exc)
             return
         for call, result in zip(calls, results, strict=True):
             if not call.answer.done():  # its caller went away
                 call.answer.set_result(result)
 
+    def _fail(self, calls: Sequence[_Call[ItemT, ResultT]], exc: Exception) -> None:
+        for call in calls:
+            if not call.answer.done():
+                call.answer.set_exception(exc)
+
     async def _results(self, items: list[ItemT]) -> Sequence[ResultT]:
-        results = await self._call(items)
+        """One per item, read here already: what a function answers may say one length and have another."""
+        results = list(await self._call(items))
         if len(results) != len(items):
             told = f"{self._name} was given {len(items)} items and answered {len(results)} results"
             raise WrongAnswerError(told)

@@ -156,6 +156,13 @@ def test_the_table_names_cards_reason_and_answer():
     assert "60 sets of 1 pod fit; the next does not. latency-sensitive by balanced" in done.stdout
 
 
+def test_a_card_of_any_name_is_shown_without_what_a_terminal_would_obey():
+    done = cardwise("fit", "--slice", "4096:20", "--cards", "a\x1b[31m:24000=1")
+    assert done.returncode == 0
+    assert "\x1b" not in done.stdout
+    assert r"A\x1b[31M" in done.stdout
+
+
 def test_nothing_that_fits_ends_with_1_and_the_reason_and_no_traceback():
     done = cardwise("fit", "--slice", "90000:10", "--cards", "A10=1")
     assert (done.returncode, done.stderr) == (1, "")
@@ -241,6 +248,7 @@ def test_a_node_selector_is_obeyed_with_the_labels_of_the_dump(dump, tmp_path):
         (["--slice", "1:1", "--cards", "A10"], "'A10' is no kind of card with its number; write MODEL=COUNT"),
         (["--slice", "1:1", "--cards", "NEW=2"], "the memory of 'NEW' is not known; write NEW:MIB=2"),
         (["--slice", "1:1", "--cards", "A10=0"], "0 cards; write 1 to 20000"),
+        (["--slice", "1:1", "--cards", "A10=20000,L4=1"], "20,001 cards in all; write at most 20,000"),
         (["--slice", "1:1", "--cards", "A10=x"], "'A10=x'"),
         (["--slice", "1:1", "--cards", "A10=1", "--card-memory", "A10=1"], "with --cards write MODEL:MIB=COUNT"),
         (["--slice", "1:1", "--cards", "A10=1", "--policy", "densee"], "no policy is called 'densee'"),

@@ -75,6 +75,11 @@ def test_what_is_fine_is_not_warned_of(made):
     assert warnings(made) == []
 
 
+def test_a_service_that_another_stands_before_is_warned_of():
+    (warning,) = warnings(oip(URL, model="m"), oip(URL, name="t", model="m"), oip(URL, name="u", model="n"))
+    assert warning.startswith("services.t: is never asked, for s serves /v2/models/m of any host; write")
+
+
 def test_a_target_of_which_nothing_is_known_is_warned_of():
     (warning,) = warnings(oip(URL, target_p99_ms=100))
     assert "whether it can be met is not known; write one-ms and full-batch-ms" in warning

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cardwise.gateway import discovering, membership
 from cardwise.gateway.discovering import Slices
+from cardwise.gateway.opting import Taken
+from cardwise.gateway.routes import route_of
 from cardwise.gateway.service import Service
+from cardwise.gateway.settings import ServiceSettings
 from tests.gateway.cluster import Cluster, annotated, endpoint, gateway, named, open_to, slice_at, slice_of
 from tests.gateway.world import echo, number, until, upstream
 
@@ -345,6 +351,28 @@ async def test_a_service_that_the_file_names_is_the_files_whatever_its_annotatio
         await until(lambda: world.gateway.discovery.refused)
         assert list(world.gateway.discovery.refused) == [("ns", "t")]
         assert [each.settings.name for each in world.gateway.front.services] == ["s"]
+
+
+PATHS = st.lists(st.sampled_from(["a", "b", "v2", ""]), max_size=6).map(lambda parts: "/" + "/".join(parts))
+SERVED = st.builds(
+    lambda kind, path, hosts: msgspec.convert(
+        {"name": "x", "kind": kind, "path": path, "hosts": hosts, "model": path.strip("/"), "replicas": ["http://x:1"]},
+        ServiceSettings,
+    ),
+    st.sampled_from(["list", "pass", "oip", "openai"]),
+    PATHS,
+    st.lists(st.sampled_from(["h", "i"]), max_size=2),
+)
+
+
+@given(st.lists(SERVED, max_size=8), SERVED)
+def test_whoever_meets_a_route_is_found_near_it(others, mine):
+    """Not held against all others, so that a thousand Services are not a million comparisons at each change."""
+    taken = Taken()
+    for i, each in enumerate(others):
+        taken.add(msgspec.structs.replace(each, name=str(i)))
+    found = {name for name, route in taken.near(route_of(mine)) if route.meets(route_of(mine))}
+    assert found == {str(i) for i, each in enumerate(others) if route_of(each).meets(route_of(mine))}
 
 
 async def test_services_are_told_apart_by_model_and_by_host():

@@ -107,3 +107,11 @@ def test_the_command_prints_it():
     command = [sys.executable, "-m", "cardwise", "gateway", "--config", str(example), "--openapi"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert json.loads(done.stdout) == document(msgspec.convert(tomllib.loads(example.read_text()), Settings))
+
+
+def test_what_is_only_printed_is_one_of_two_things():
+    example = ROOT / "examples" / "gateway" / "gateway.toml"
+    command = [sys.executable, "-m", "cardwise", "gateway", "--config", str(example), "--openapi", "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "--check and --openapi print two things: give one of them" in done.stderr

@@ -70,6 +70,17 @@ def test_the_linger_is_scaled_from_the_times_that_are_told():
     [
         pytest.param("services = []", "services: there is none; write [[services]]", id="no service"),
         pytest.param("[[services]]\nname='s'\nkind='oip'\nreplicas=['x']", "'x' is no address of a replica", id="url"),
+        pytest.param(
+            "[[services]]\nname='s'\nkind='oip'\nreplicas=[\"http://x\\u0000:1\"]", "is no address",
+            id="control character",
+        ),
+        pytest.param("[[services]]\nname='s'\nkind='oip'\nreplicas=['http://é:1']", "is no address", id="not ASCII"),
+        pytest.param(
+            "[[services]]\nname='s'\nkind='oip'\nreplicas=['http://x:1']\n"
+            "[[services.profiles]]\ntimezone='UTC'\nbegin='01:00'\nend='02:00'\ndays=[]",
+            "is empty: the profile would never fit",
+            id="no days",
+        ),
         pytest.param("[[services]]\nname='s'\nkind='grpc'\nreplicas=['x']", "kind: is 'grpc'; write one of", id="kind"),
         pytest.param(
             "[[services]]\nname='s'\nkind='oip'\nreplicas=['http://a']\nmaxbatch=3",

@@ -4,12 +4,14 @@ import msgspec
 import numpy as np
 import pytest
 
+from cardwise.core.comparison.verdict import Part
+from cardwise.core.comparison.words import overall_sentence
 from cardwise.errors import InputError, UserError
 from cardwise.loadtest.compare import Overall, Verdict, compare
 from cardwise.loadtest.curve import Curve, Environment, Knee, Outcomes, Settings, curve_text, read_curve
 from cardwise.loadtest.measure import Quantiles, histogram_of
 from cardwise.loadtest.plan import Load
-from cardwise.loadtest.report import notes_of, overall_sentence
+from cardwise.loadtest.report import notes_of
 from tests.loadtest.test_knee import step
 
 NAMES = ("before", "after")
@@ -62,12 +64,16 @@ def verdict(comparison, name):
     return next(each.verdict for each in comparison.groups if each.name == name)
 
 
+def p99(comparison):
+    return next(each for each in comparison.changes if each.what.startswith("P99"))
+
+
 def test_a_fifth_more_p99_is_a_regression():
     told = compare(curve(measured(1)), curve(measured(2, scale=1.2)), NAMES)
     assert told.is_regression
     assert verdict(told, "service quality") is Verdict.WORSE
-    assert told.pairs[0].low > 0
-    assert told.pairs[0].change == pytest.approx(0.2, abs=0.1)
+    assert p99(told).low > 0
+    assert p99(told).change == pytest.approx(0.2, abs=0.1)
 
 
 def test_a_fifth_less_p99_is_an_improvement():
@@ -126,7 +132,8 @@ def test_rejections_at_a_load_that_held_are_a_regression():
     rejecting = measured(2, outcomes=Outcomes(ok=3000, rejected=1000), good=3000)
     told = compare(curve(measured(1)), curve(rejecting), NAMES)
     assert verdict(told, "service quality") is Verdict.WORSE
-    assert "100.0 % of what was due before, 75.0 % after" in told.pairs[0].note
+    quality = next(each for each in told.groups if each.name == "service quality")
+    assert "in time at 100/s, of what was due: 100.00 → 75.00 % (-25.0 points): worse" in quality.told
 
 
 def test_a_knee_that_fell_is_a_regression():
@@ -140,20 +147,20 @@ def test_a_knee_that_fell_is_a_regression():
 
 def test_a_load_that_was_too_much_before_is_not_judged():
     told = compare(curve(measured(1, holds=False)), curve(measured(2, scale=3.0)), NAMES)
-    assert told.pairs[0].verdict is Verdict.UNKNOWN
+    assert p99(told).verdict is Verdict.UNKNOWN
     assert told.overall is Overall.UNKNOWN
 
 
 def test_too_few_answers_are_no_p99():
     told = compare(curve(measured(1, count=80)), curve(measured(2, count=80, scale=1.5)), NAMES)
-    assert "too few for a P99" in told.pairs[0].note
+    assert "too few for a P99" in p99(told).note
 
 
 def test_a_late_generator_is_not_the_services_fault():
     late = Quantiles(4000, 5.0, 5.0, 9.0, 30.0, 40.0, 50.0)
     told = compare(curve(measured(1)), curve(measured(2, scale=1.5, lag_ms=late)), NAMES)
-    assert told.pairs[0].verdict is Verdict.UNKNOWN
-    assert "the generator itself was late after" in told.pairs[0].note
+    assert p99(told).verdict is Verdict.UNKNOWN
+    assert "the generator itself was late after" in p99(told).note
 
 
 def test_only_equal_loads_are_compared():
@@ -186,7 +193,7 @@ def test_another_target_is_no_regression_of_the_service(asked, because):
     assert told.overall is Overall.UNKNOWN
     assert because in told.not_comparable
     assert told.not_comparable in overall_sentence(told)
-    assert {each.verdict for each in told.pairs} == {Verdict.UNKNOWN}
+    assert {each.verdict for each in told.changes if each.part is Part.QUALITY} == {Verdict.UNKNOWN}
     assert verdict(told, "cost per request") is Verdict.UNKNOWN
     assert compare(before, after, NAMES).is_regression
 
@@ -244,11 +251,12 @@ def test_a_curve_comes_back_from_its_file(tmp_path):
     [
         (lambda it: it.update(schema="cardwise.dev/loadtest/v9"), "schema is"),
         (lambda it: it["steps"][0].update(issued=7), "do not add up"),
+        (lambda it: it["steps"][0]["blocks"][0].update(counts=[10**30], buckets=[1]), "too large"),
         (lambda it: it["steps"][0].pop("outcomes"), "missing required field"),
         (lambda it: it["steps"][0]["blocks"][0].update(buckets=[99999]), "as many buckets"),
         (lambda it: it["steps"][0]["outcomes"].update(ok=1, timeout=3999), "more than the ok answers"),
     ],
-    ids=["version", "counts", "field", "histogram", "too many"],
+    ids=["version", "counts", "too large", "field", "histogram", "too many"],
 )
 def test_a_file_that_is_wrong_is_refused(tmp_path, change, message):
     told = msgspec.json.decode(curve_text(curve(measured(1))))

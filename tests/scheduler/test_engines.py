@@ -95,10 +95,23 @@ def test_a_share_that_breaks_the_slice_becomes_the_slices_own(told):
     assert argv(raw(*SERVE, *told)) == [*SERVE, f"{FLAG}={OURS}"]
 
 
-@pytest.mark.parametrize("told", ["1e999999999", "-1", "nan", "inf", "٠.١", "1/9", "0." + "1" * 5000], ids=ascii)
+@pytest.mark.parametrize(
+    "told",
+    ["1e999999999", "-1", "nan", "inf", "\u0660.\u0661", "1/9", "0." + "1" * 5000],
+    ids=lambda it: ascii(it)[:20],
+)
 def test_a_share_that_is_no_number_of_a_countable_size_becomes_the_slices_own(told):
     """The first was counted out, and held up the webhook and with it every pod of the cluster."""
     assert argv(raw(*SERVE, f"{FLAG}={told}")) == [*SERVE, f"{FLAG}={OURS}"]
+
+
+def test_the_cards_are_looked_at_once_however_often_a_share_is_told():
+    """A pod holds 50,000 of them, and a cluster as many cards."""
+    looked = []
+    rules = Rules(EnginePolicy.REWRITE, lambda shape: looked.append(shape) or (CARD_MIB,))
+    made = raw(*SERVE, *(f"{FLAG}=0.0{i}1" for i in range(1, 100)))
+    admit_with(msgspec.convert(made, Pod), made, rules)
+    assert len(looked) == 1
 
 
 def test_dashes_and_underscores_may_stand_in_one_name():

@@ -64,7 +64,7 @@ FAMILIES = pytest.mark.parametrize(
         ({wire.GPU: "2", wire.HAMI_MEMORY_PCT: "50"}, {"": "2", "-memory-percentage": "100"}),
         ({wire.GPU: "1", wire.HAMI_CORES: "30"}, {"": "1", "-memory-percentage": "100", "-cores": "30"}),
         ({wire.GPU: "2", wire.USER_MEMORY: "1024"}, {"": "2", "-memory": "2048"}),
-        ({wire.GPU: "2"}, {"": "2", "-cores": "200"}),
+        ({wire.GPU: "2"}, {"": "2", "-memory-percentage": "200", "-cores": "200"}),
         ({wire.GPU_SHARED: "1", wire.USER_MEMORY: "4Gi"}, {"": "1", "-memory": "4096"}),
         (OWN, OWN),
         ({wire.OWN_COUNT: "3", wire.OWN_MEMORY: "1000"}, {"": "3", "-memory": "1002"}),

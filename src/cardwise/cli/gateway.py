@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cardwise.errors import UserError
+
 if TYPE_CHECKING:
     from cardwise.gateway.settings import Settings
 
@@ -28,6 +30,8 @@ def gateway_command(config: Path, kubeconfig: Path | None, context: str | None, 
     """Queue, batch and limit what enters the replicas of services, and tell the rest at once when to come again."""
     from cardwise.gateway.settings import read_settings  # noqa: PLC0415 - other commands start without it
 
+    if check and openapi:
+        raise UserError("--check and --openapi print two things: give one of them")
     settings = read_settings(config)
     if check:
         _tell_what_follows(config, settings)

@@ -146,7 +146,7 @@ def plan_command(
     MODEL is a folder with config.json (and safetensors files, whose headers are read), a config.json, or a name of
     --list.
 
-    Exit code 1: the slice of --slice-mib does not hold it.
+    Exit code 1: the slice of --slice-mib does not hold it, or the card of --card does not hold the slice.
     """
     if listed:
         _show_list()

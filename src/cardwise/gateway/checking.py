@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator
 
 from cardwise.core.queue.limit import ClimbPolicy
+from cardwise.gateway.routes import Route, route_of
 from cardwise.gateway.settings import Plan, Profile, ServiceSettings, Settings, full_batch_s, plan_of
 
 _GUARD_SHARE = ClimbPolicy().guard_share
@@ -76,8 +77,21 @@ def worst_s_of(service: ServiceSettings, plan: Plan) -> float | None:
 
 def warnings_of(settings: Settings) -> Iterator[str]:
     """What may be meant, and seldom is."""
+    yield from _unasked(settings)
     for service in settings.services:
         yield from (f"services.{service.name}.{what}" for what in _warnings(service))
+
+
+def _unasked(settings: Settings) -> Iterator[str]:
+    """Services that never get a request, for one before them is at the same place."""
+    before: dict[Route, str] = {}
+    for service in settings.services:
+        route = route_of(service)
+        first = before.setdefault(route, service.name)
+        if first != service.name:
+            where = f"{route.path} of {', '.join(sorted(route.hosts)) or 'any host'}"
+            own = "write a path, model or hosts of its own"
+            yield f"services.{service.name}: is never asked, for {first} serves {where}; {own}"
 
 
 def _warnings(service: ServiceSettings) -> Iterator[str]:

@@ -6,7 +6,7 @@ is taken. Refuses in words, one Service at a time: a wrong one does not hold up 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from cardwise.adapters import kube_objects as kube
@@ -36,7 +36,9 @@ def opted_in(
     """
     found: dict[Key, ServiceSettings] = {}
     refused: dict[Key, str] = {}
-    routes = [(each.name, route_of(each)) for each in taken]
+    routes = Taken()
+    for each in taken:
+        routes.add(each)
     named = {(each.kubernetes.namespace, each.kubernetes.service) for each in taken if each.kubernetes is not None}
     for service in sorted(services, key=_age):
         key = service.metadata.namespace, service.metadata.name
@@ -49,7 +51,7 @@ def opted_in(
             refused[key] = str(exc)
             continue
         found[key] = settings
-        routes.append((settings.name, route_of(settings)))
+        routes.add(settings)
     return found, refused
 
 
@@ -72,11 +74,51 @@ def settings_of(service: kube.Service, told: Kubernetes) -> ServiceSettings:
     return settings
 
 
-def _refuse_taken(settings: ServiceSettings, routes: Sequence[tuple[str, Route]]) -> None:
+class Taken:
+    """Routes that are served, by the beginnings of their paths: a Service that changes is not held against all others.
+
+    Two routes meet only where one's path begins with all of the other's segments; so a route is found under each of its
+    first segments, and short ones once more under exactly theirs.
+    """
+
+    DEPTH = 3
+    """Segments: ``/v2/models/NAME``."""
+
+    def __init__(self) -> None:
+        """None."""
+        self._names: set[str] = set()
+        self._beneath: dict[tuple[str, ...], list[tuple[str, Route]]] = {}
+        self._short: dict[tuple[str, ...], list[tuple[str, Route]]] = {}
+
+    def add(self, settings: ServiceSettings) -> None:
+        """One more, after those that are there."""
+        named, begin = (settings.name, route_of(settings)), self._begin(route_of(settings))
+        self._names.add(settings.name)
+        for depth in range(len(begin) + 1):
+            self._beneath.setdefault(begin[:depth], []).append(named)
+        if len(begin) < self.DEPTH:
+            self._short.setdefault(begin, []).append(named)
+
+    def near(self, route: Route) -> Iterator[tuple[str, Route]]:
+        """All that may meet it, and others."""
+        begin = self._begin(route)
+        for depth in range(len(begin)):
+            yield from self._short.get(begin[:depth], ())
+        yield from self._beneath.get(begin, ())
+
+    def __contains__(self, name: str) -> bool:
+        """Whether a service has this name."""
+        return name in self._names
+
+    def _begin(self, route: Route) -> tuple[str, ...]:
+        return tuple(route.path.rstrip("/").split("/", self.DEPTH + 1)[1 : self.DEPTH + 1])
+
+
+def _refuse_taken(settings: ServiceSettings, taken: Taken) -> None:
+    if settings.name in taken:
+        raise ValueError(f"the settings have a service {settings.name} of their own")
     mine = route_of(settings)
-    for name, theirs in routes:
-        if name == settings.name:
-            raise ValueError(f"the settings have a service {name} of their own")
+    for name, theirs in taken.near(mine):
         if mine.meets(theirs):
             where = f"{mine.path} of {', '.join(sorted(mine.hosts)) or 'any host'}"
             raise ValueError(

@@ -322,6 +322,7 @@ def url_fault(url: str) -> str | None:
         fine = parts.scheme in {"http", "https"} and bool(parts.hostname) and (parts.port is None or parts.port > 0)
     except ValueError:
         fine, parts = False, urlsplit("")
+    fine = fine and url.isascii() and url.isprintable() and " " not in url
     if fine and parts.path in {"", "/"} and not parts.query and not parts.username:
         return None
     return f"{seen(url)} is no address of a replica; write http://host:port"
@@ -337,6 +338,8 @@ def _profile_faults(profile: Profile) -> Iterator[tuple[str, str]]:
             yield f"profiles.{key}", f"{seen(value)} is no time of the day; write 00:00 to 23:59"
     if profile.begin == profile.end:
         yield "profiles.end", f"is the same as begin ({profile.begin}): the profile would never fit"
+    if not profile.days:
+        yield "profiles.days", "is empty: the profile would never fit; write days, or leave it out for all of them"
     for day in profile.days:
         if day not in DAYS:
             yield "profiles.days", f"{seen(day)} is no day; write {', '.join(DAYS)}"

@@ -205,7 +205,7 @@ def read_curve(path: Path) -> Curve:
         curve = decode_json(text, Curve)
         for i, step in enumerate(curve.steps):
             _check(step, f"{path}: steps[{i}]")
-    except (msgspec.DecodeError, ValueError) as error:
+    except (msgspec.DecodeError, ValueError, OverflowError) as error:
         raise InputError(str(path), f"{error}; give {want}") from error
     if (curve.histogram.growth, curve.histogram.least_s) != (GROWTH, LEAST_S):
         raise InputError(str(path), f"its histograms have other buckets than this version's; give {want}")

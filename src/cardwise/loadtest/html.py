@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from cardwise.compare.report import legend_of as legend_of_comparison
+from cardwise.core.comparison.verdict import Comparison
+from cardwise.core.comparison.words import overall_sentence
 from cardwise.files import write_texts
-from cardwise.loadtest.compare import Comparison
 from cardwise.loadtest.curve import Curve
 from cardwise.loadtest.report import (
     COLUMNS,
@@ -18,7 +20,6 @@ from cardwise.loadtest.report import (
     headline,
     legend_of,
     notes_of,
-    overall_sentence,
     row,
     telling,
 )
@@ -49,6 +50,7 @@ def render_report(curves: Sequence[Curve], names: Sequence[str], comparison: Com
         draw,
         curves=list(zip(names, curves, strict=True)),
         comparison=comparison,
+        compared=None if comparison is None else legend_of_comparison(comparison),
         title=headline(curves[0]) if comparison is None else overall_sentence(comparison),
         columns=COLUMNS,
         details=DETAILS,

@@ -13,8 +13,6 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from cardwise.loadtest.compare import Comparison
-from cardwise.loadtest.compare import Group as FourthPart
 from cardwise.loadtest.curve import Curve, Knee, Step
 from cardwise.loadtest.measure import Quantiles
 
@@ -201,28 +199,3 @@ def detail_cells(step: Step) -> list[str]:
         between = latencies(step.stream.between_tokens_ms)
         stream = [f"{step.stream.tokens_per_s:,.1f}", between[0], between[2]]
     return [*queue, "–" if batch is None else f"{batch:.1f}", *stream]
-
-
-def render_comparison(comparison: Comparison) -> RenderableType:
-    """The four groups, and what it comes to."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_lines=False)
-    for name in ("group", "after is", "because"):
-        table.add_column(name, no_wrap=name != "because")
-    for each in comparison.groups:
-        table.add_row(each.name, Text(each.verdict.value, style=_style(each)), Text("\n".join(each.told)))
-    notes = [Text(f"note: {note}", style="dim") for note in comparison.notes]
-    return Group(table, Text(overall_sentence(comparison)), *notes)
-
-
-def overall_sentence(comparison: Comparison) -> str:
-    """The verdict on the second run."""
-    names = f"{comparison.after} against {comparison.before}"
-    worse = [each.name for each in comparison.groups if each.verdict.value == "worse"]
-    because = f": worse {' and '.join(worse)}" if worse else ""
-    if comparison.not_comparable and not worse:
-        because = f": {comparison.not_comparable}"
-    return f"{names}: {comparison.overall.value}{because}."
-
-
-def _style(group: FourthPart) -> str:
-    return {"worse": "bold red", "better": "bold green"}.get(group.verdict.value, "")

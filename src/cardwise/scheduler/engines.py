@@ -34,7 +34,9 @@ SHARE_PATH = f"metadata.annotations['{wire.ANNOTATION_ENGINE_SHARE}']"
 SHARE_ENV: dict[str, Any] = {"name": wire.ENV_ENGINE_SHARE, "valueFrom": {"fieldRef": {"fieldPath": SHARE_PATH}}}
 NO_SHARE = "0"
 """Of a slice that leaves an engine nothing: no engine starts with it, and says so."""
-SHELLS = frozenset({"sh", "bash", "rbash", "dash", "ash", "zsh", "ksh", "mksh", "csh", "tcsh", "fish", "pwsh", "busybox"})
+SHELLS = frozenset(
+    {"sh", "bash", "rbash", "dash", "ash", "zsh", "ksh", "mksh", "csh", "tcsh", "fish", "pwsh", "busybox"}
+)
 PARTS = ("command", "args")
 _SHARE = re.compile(r"\+?(?:[0-9]{1,99}(?:\.[0-9]{0,99})?|\.[0-9]{1,99})(?:[eE][-+]?[0-9]{1,3})?")
 """A number of a size that can be counted with: ``1e999999999`` is one too, of a gigabyte."""
@@ -179,7 +181,8 @@ class _Admission:
 
     def _tell_found(self, told: Told, lines: Mapping[str, list[str]], found: Sequence[_Found], flag: ShareFlag) -> None:
         """Shares on the command line: they stay if all of them hold, whichever counts."""
-        if all(each.value == OURS or self._holds(each.value) for each in found):
+        sizes = self._sizes()
+        if all(each.value == OURS or _holds(each.value, sizes) for each in found):
             return None
         was = f"{flag.name} {found[-1].value}".strip()
         if self.policy is EnginePolicy.DENY:
@@ -218,7 +221,7 @@ class _Admission:
         """No share on the command line: then the engine's own default holds, or what a variable says."""
         env = [str(each.get("value") or "") for each in raw.get("env") or () if each.get("name") == flag.env]
         value = env[-1] if env else flag.default
-        if value is not None and (value == OURS or self._holds(value)):
+        if value is not None and (value == OURS or _holds(value, self._sizes())):
             return None
         if self.policy is EnginePolicy.DENY:
             return self._fault(self._too_much(f"{flag.env} {value}" if env else f"no {flag.name}", value, flag))
@@ -235,12 +238,6 @@ class _Admission:
         return self._warn(told, f"{flag.name}={OURS} was added: engine {self.engine} would take more than the slice")
 
     # ---------------------------------------------------------------- what a share takes
-
-    def _holds(self, value: str) -> bool:
-        """Whether a share leaves the slice its margin on every card that the pod may land on, and there is one."""
-        share = _fraction(value)
-        sizes = self._sizes()
-        return share is not None and bool(sizes) and all(share <= most for most in sizes.values())
 
     def _sizes(self) -> dict[int, Fraction]:
         """The most that may be told, by the memory of the cards that the pod may land on."""
@@ -290,10 +287,16 @@ def _found(part: str, line: Sequence[str], spellings: Collection[str]) -> Iterat
 
 def _replaced(lines: Mapping[str, list[str]], found: Sequence[_Found], flag: ShareFlag) -> dict[str, list[str]]:
     """The parts that change: the first share becomes ours, the others go, for some engines take it once only."""
-    changed = {each.part: list(lines[each.part]) for each in found}
+    changed = {part: list(lines[part]) for part in {each.part for each in found}}
     for each in reversed(found):
         changed[each.part][each.at : each.at + each.length] = [f"{flag.name}={OURS}"] if each is found[0] else []
     return changed
+
+
+def _holds(value: str, sizes: Mapping[int, Fraction]) -> bool:
+    """Whether a share leaves the slice its margin on every card that the pod may land on, and there is one."""
+    share = _fraction(value)
+    return share is not None and bool(sizes) and all(share <= most for most in sizes.values())
 
 
 def _fraction(text: str) -> Fraction | None:

@@ -111,9 +111,7 @@ class Server:
 
     async def _explain(self, request: web.Request) -> web.Response:
         namespace, name = request.match_info["namespace"], request.match_info["name"]
-        uid = self._parts.watching.uids.get(f"{namespace}/{name}", "")
-        held = self._parts.ledger.pods.get(uid)
-        claim = self._parts.watching.pending.get(uid) or (held.claim if held else None)
+        claim = telling.claim_named(self._parts.watching, f"{namespace}/{name}")
         if claim is None:
             claim = claim_of(await self._parts.port.get_pod(namespace, name))
         return _json(telling.explain(self._parts.ledger, claim, request.query.get("node")))

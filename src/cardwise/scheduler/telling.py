@@ -7,21 +7,25 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from cardwise.adapters.allocations import encode
+from cardwise.adapters.watching import Watching
 from cardwise.core.allocation import BoundPod
 from cardwise.core.claim import Claim
-from cardwise.core.ledger import Ledger
+from cardwise.core.inventory import CardSpec
+from cardwise.core.ledger import MOST_PCT, Ledger
 from cardwise.core.placement.explain import NodeView, explain_node
 from cardwise.core.placement.filter import node_reason
 from cardwise.core.placement.offer import Offer, offer
 from cardwise.core.placement.policy import Policy
 from cardwise.core.reasons import Code, Reason
 from cardwise.core.request import PodRequest
+from cardwise.scheduler import overview
 from cardwise.units import MILLI_PER_PCT
 
 MOST_NODES = 200
@@ -78,13 +82,42 @@ def _view(policy: Policy, claim: Claim, node_idx: int, *, refused: bool) -> Node
     return replace(view, reason=reason, cost=math.inf, factors={}, places=())
 
 
-def state(ledger: Ledger, pending: dict[str, Claim], waiting: dict[str, Claim]) -> dict[str, Any]:
-    """All cards and who holds what of them; pods that are not bound, and why not."""
+def claim_named(watching: Watching, name: str) -> Claim | None:
+    """The claim of the pod that is called "namespace/name", if it waits or is bound."""
+    uid = watching.uids.get(name, "")
+    held = watching.ledger.pods.get(uid)
+    return watching.pending.get(uid) or (held.claim if held else None)
+
+
+def state(ledger: Ledger, pending: Mapping[str, Claim], waiting: Collection[str]) -> dict[str, Any]:
+    """The whole cluster as one JSON object; docs/reference/state.md describes it.
+
+    pending: pods that are not bound, by UID. waiting: UIDs of those that no node took at their last filter.
+    """
     if ledger.outdated:
         ledger.rebuild()
+    told = {
+        "policy": {latency.value: policy.name for latency, policy in ledger.policies.items()},
+        "nodes": _nodes(ledger),
+        "pending": _pending(ledger, [claim for claim in pending.values() if claim.asks], waiting),
+        "denied": [],
+        "conflicts": [{"pod": c.pod, "node": c.node, "text": c.text} for c in ledger.conflicts.values()],
+        "notes": [],
+        "decisions": overview.decisions(ledger),
+    }
+    return told | sums(told, len(ledger.pods))
+
+
+def sums(told: Mapping[str, Any], placed: int) -> dict[str, Any]:
+    """What follows from the rest of a state. placed: pods that are bound, those without cards too."""
+    return {"summary": overview.summary(told, placed), "services": overview.services(told)}
+
+
+def _nodes(ledger: Ledger) -> list[dict[str, Any]]:
     cluster = ledger.cluster
     nodes = []
     for i, name in enumerate(cluster.node_names):
+        slices = _slices(ledger, name)
         cards = [
             {
                 "uuid": card.uuid,
@@ -95,46 +128,60 @@ def state(ledger: Ledger, pending: dict[str, Claim], waiting: dict[str, Claim]) 
                 "memory_lent_free_mib": int(cluster.memory_lent_free_mib[i, p]),
                 "compute_free_pct": int(cluster.compute_free_milli[i, p]) / MILLI_PER_PCT,
                 "healthy": bool(cluster.card_healthy[i, p]),
-                "slices": _slices(ledger, name, card.uuid),
+                "slices": [_with_whole(each, card) for each in slices.get(card.uuid, ())],
             }
             for p, card in enumerate(cluster.cards[i])
         ]
         nodes.append({"name": name, "fenced": bool(cluster.node_fenced[i]), "cards": cards})
-    return {
-        "nodes": nodes,
-        "pending": _pending(ledger, [claim for claim in pending.values() if claim.asks], waiting),
-        "conflicts": [{"pod": c.pod, "node": c.node, "text": c.text} for c in ledger.conflicts.values()],
-    }
+    return nodes
 
 
-def _pending(ledger: Ledger, claims: list[Claim], waiting: dict[str, Claim]) -> list[dict[str, Any]]:
+def _pending(ledger: Ledger, claims: list[Claim], waiting: Collection[str]) -> list[dict[str, Any]]:
     """Pods that are not bound. Replicas of one template are asked about once."""
-    total, told, answers = ledger.cluster.nodes_total, list[dict[str, Any]](), dict[Claim, Offer]()
+    told, answers = list[dict[str, Any]](), dict[Claim, dict[str, Any]]()
     for claim in claims:
         kind = replace(claim, uid="", name="")
         if kind not in answers:
-            answers[kind] = _asked_everywhere(ledger, claim)
-        fit = len(answers[kind].ranked)
-        why = ", ".join(f"{n} {Reason(code).short}" for code, n in _counts(answers[kind]))
-        whole = f"{fit}/{total} nodes fit" + (f": {why}" if why else "")
-        told.append({"pod": claim.name, "refused": claim.uid in waiting, "nodes_fit": fit, "why": whole})
+            answers[kind] = _why(ledger, claim)
+        whose = {"pod": claim.name, "service": claim.service or claim.name, "refused": claim.uid in waiting}
+        told.append({**whose, **answers[kind]})
     return told
 
 
-def _slices(ledger: Ledger, node: str, uuid: str) -> list[dict[str, Any]]:
-    return [
-        {
-            "pod": pod.claim.name,
-            "container": container,
-            "memory_mib": share.memory_mib,
-            "memory_lent_mib": share.lent_mib,
-            "compute_pct": share.compute_pct,
-        }
-        for pod in _with_allocation(ledger, node)
-        for container, shares in (pod.allocation.containers if pod.allocation else ())
-        for share in shares
-        if share.uuid == uuid
-    ]
+def _why(ledger: Ledger, claim: Claim) -> dict[str, Any]:
+    """What the nodes say to a pod that waits, and the numbers of what most of them say."""
+    found, total = _asked_everywhere(ledger, claim), ledger.cluster.nodes_total
+    fit, counts = len(found.ranked), _counts(found)
+    why = ", ".join(f"{n} {Reason(code).short}" for code, n in counts)
+    said = [(code, np.array([found.refused.get(i) is code for i in range(total)], np.bool_)) for code, _ in counts]
+    numbers = overview.numbers(ledger.policy(claim), claim, () if fit else said)
+    text = f"{fit}/{total} nodes fit" + (f": {why}" if why else "")
+    return {"asks": overview.ask_words(claim), "nodes_fit": fit, "why": text, **numbers}
+
+
+def _slices(ledger: Ledger, node: str) -> dict[str, list[dict[str, Any]]]:
+    """What pods hold of a node's cards, by the card's UUID."""
+    held: dict[str, list[dict[str, Any]]] = {}
+    for pod in _with_allocation(ledger, node):
+        for container, shares in pod.allocation.containers if pod.allocation else ():
+            for share in shares:
+                told = {
+                    "pod": pod.claim.name,
+                    "service": pod.claim.service or pod.claim.name,
+                    "container": container,
+                    "memory_mib": share.memory_mib,
+                    "memory_lent_mib": share.lent_mib,
+                    "compute_pct": share.compute_pct,
+                    "whole": share.whole,
+                }
+                held.setdefault(share.uuid, []).append(told)
+    return held
+
+
+def _with_whole(told: dict[str, Any], card: CardSpec) -> dict[str, Any]:
+    """A slice of all of a card is a whole card, however it was asked for."""
+    whole = told["memory_mib"] == card.memory_mib and told["compute_pct"] == MOST_PCT
+    return {**told, "whole": told["whole"] or whole}
 
 
 def _with_allocation(ledger: Ledger, node: str) -> list[BoundPod]:

@@ -215,7 +215,7 @@ def own_resources(ask: GpuAsk) -> dict[str, str]:
     """An ask in cardwise's own names: totals over the container's cards, so that quota adds up (case C44)."""
     own = {wire.OWN_COUNT: ask.cards}
     if ask.whole:
-        own[wire.OWN_CORES] = 100 * ask.cards
+        own[wire.OWN_MEMORY_PCT] = own[wire.OWN_CORES] = 100 * ask.cards
     else:
         own[wire.OWN_MEMORY] = ask.memory_mib * ask.cards
         own[wire.OWN_MEMORY_PCT] = ask.memory_pct * ask.cards

@@ -156,7 +156,7 @@ def render(found: Fit) -> RenderableType:
         memory = 100 * each["memory_allocated_mib"] / max(each["memory_total_mib"], 1)
         compute = each["compute_allocated_pct"] / max(each["cards"], 1)
         table.add_row(
-            Text(each["model"]), f"{each['cards']:,}", f"{each['used']:,}", f"{memory:.1f} %", f"{compute:.1f} %"
+            Text(plain(each["model"])), f"{each['cards']:,}", f"{each['used']:,}", f"{memory:.1f} %", f"{compute:.1f} %"
         )
     lines = [Text(plain(f"note: {note}"), style="dim") for note in found.notes]
     lines += [Text(plain(f"{each['workload']} is denied: {each['why']}")) for each in found.denied]

@@ -34,6 +34,8 @@ _FORM = "write MODEL=COUNT, or MODEL:MIB=COUNT, such as A10=4,L4:23034=8"
 def parse_cards(text: str) -> tuple[HollowNode, ...]:
     """Nodes for cards told as ``A10=4,L4:23034=8``. Raises UserError with the part that is wrong."""
     nodes = [node for place, part in enumerate(text.split(",")) for node in _of_part(text, part.strip(), place)]
+    if (count := sum(node.cards for node in nodes)) > MOST_CARDS:
+        raise UserError(f"--cards {seen(text)}: {count:,} cards in all; write at most {MOST_CARDS:,}")
     assumed = f"CPU and memory of nodes assumed: {PER_NODE} cards, {CPU_PER_CARD} CPUs and 64 GiB per card"
     return (replace(nodes[0], notes=(assumed,)), *nodes[1:])
 
