@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
+import urllib.request
 
 import pytest
 import yaml
 
 from cardwise.config import policy_file_text
 from cardwise.controller.settings import read_settings
-from tests.charts.conftest import IMAGE, NAMESPACE
+from tests.charts.conftest import IMAGE, NAMESPACE, wait_for
 from tests.charts.helm import CHART, HelmError, helm, set_flags
 from tests.charts.test_rendering import named, workloads
+from tests.controlplane.cluster import free_ports
 from tests.e2e.test_service_policy import RULES
 
 pytestmark = pytest.mark.controlplane
 
 ON = {"controller.enabled": True}
 NAME = "cardwise-controller"
+TYPE = {"apiVersion": "cardwise.dev/v1alpha1", "kind": "ServicePolicy"}
 
 
 def rules(objects):
@@ -155,6 +160,69 @@ def test_with_all_loops_off_it_only_looks(render):
 def test_values_that_mean_nothing_are_refused(render, values):
     with pytest.raises(HelmError, match=r"schema|specifications"):
         render({**ON, **values})
+
+
+def test_who_may_edit_a_namespace_may_write_its_policies(render):
+    edit = named(render(ON), "ClusterRole", "cardwise-servicepolicies-edit")
+    assert edit["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-edit"] == "true"
+    assert "create" in edit["rules"][0]["verbs"]
+    view = named(render(ON), "ClusterRole", "cardwise-servicepolicies-view")
+    assert view["rules"][0]["verbs"] == ["get", "list", "watch"]
+
+
+def page(port):
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+            return answer.read().decode()
+    except OSError:
+        return ""
+
+
+@pytest.fixture(scope="module")
+def installed(release, render):
+    """The controller's objects on the cluster of the release."""
+    made = [
+        each for each in render(ON) if "controller" in str(each["metadata"]) or "servicepolic" in str(each["metadata"])
+    ]
+    release.plane.kubectl("apply", "--server-side", "-f", "-", stdin=yaml.safe_dump_all(made))
+    yield release
+    release.plane.kubectl("delete", "-f", "-", stdin=yaml.safe_dump_all(made))
+
+
+def test_the_program_has_all_the_rights_that_it_needs(installed, tmp_path):
+    plane, log = installed.plane, tmp_path / "log"
+    (port,) = free_ports(1)
+    settings = tmp_path / "controller.toml"
+    settings.write_text(f'namespace = "{NAMESPACE}"\nhost = "127.0.0.1"\nport = {port}\n')
+    wait_for(lambda: plane.answer("GET", "/apis/cardwise.dev/v1alpha1/servicepolicies")[0] == 200)
+    spec = {"scaleTargetRef": {"name": "none"}, "replicas": {"min": 1}}
+    path = "/apis/cardwise.dev/v1alpha1/namespaces/default/servicepolicies"
+    plane.api("POST", path, {**TYPE, "metadata": {"name": "chat"}, "spec": spec})
+    account = installed.account(f"system:serviceaccount:{NAMESPACE}:cardwise-controller")
+    command = [*(sys.executable, "-m", "cardwise", "controller"), *("--config", settings, "--kubeconfig", account)]
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=out)
+    try:
+        said = wait_for(lambda: plane.api("GET", f"{path}/chat").get("status"), 60)
+        wait_for(lambda: "cardwise_prefetch_wishes{" in page(port), 60)  # the slowest of its loops has looked
+        assert said["conditions"][0]["reason"] == "TargetNotFound"
+        assert process.poll() is None
+    finally:
+        process.terminate()
+        process.wait(30)
+    assert "403" not in log.read_text()
+    assert "forbidden" not in log.read_text()
+
+
+def test_its_pods_meet_the_restricted_standard(installed, render):
+    plane = installed.plane
+    space = plane.namespace("restricted-controller")
+    plane.kubectl("label", "namespace", space, "pod-security.kubernetes.io/enforce=restricted")
+    plane.kubectl("create", "serviceaccount", "cardwise-controller", "-n", space)
+    template = named(render(ON), "Deployment", NAME)["spec"]["template"]
+    template["metadata"]["name"] = "c"
+    pod = {"apiVersion": "v1", "kind": "Pod", **template}
+    plane.kubectl("create", "--dry-run=server", "-n", space, "-f", "-", stdin=yaml.safe_dump(pod))
 
 
 def test_the_definition_stays_when_the_release_goes(render):

@@ -185,7 +185,11 @@ def test_a_labelled_namespace_hands_its_whole_cards_over_and_others_keep_theirs(
         return spec if spec["schedulerName"] == "cardwise" else None
 
     (container,) = wait_for(lambda: suppressed(admitted))["containers"]
-    assert container["resources"]["limits"] == {"cardwise.dev/gpu": "2", "cardwise.dev/gpu-cores": "200"}
+    assert container["resources"]["limits"] == {
+        "cardwise.dev/gpu": "2",
+        "cardwise.dev/gpu-memory-percentage": "200",
+        "cardwise.dev/gpu-cores": "200",
+    }
     sliced = make_pod(plane, adopted, "sliced", {"nvidia.com/gpu": "1", "nvidia.com/gpu.memory": "4096"})["spec"]
     assert sliced["containers"][0]["resources"]["limits"] == {
         "cardwise.dev/gpu": "1",

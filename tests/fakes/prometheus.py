@@ -10,12 +10,13 @@ from aiohttp import web
 class FakePrometheus:
     """values: the number, or list of numbers, by query; a query that is not in it has no series.
 
-    raw: what is answered instead, as (status, body). history: by query, pairs of time and value. asked: parameters.
+    raw: what is answered instead, as (status, body). history: by query, pairs of time and value; series: in place of
+    that, for any query, by the label "service". asked: parameters.
     """
 
     def __init__(self):
         self.values, self.history, self.warnings = {}, {}, []
-        self.raw = None
+        self.raw = self.series = None
         self.asked = []
         self.url = ""
 
@@ -41,9 +42,17 @@ class FakePrometheus:
 
     async def _range(self, request):
         told = await self._told(request)
-        points = self.history.get(told["query"])
-        inside = [[at, str(v)] for at, v in points or [] if float(told["start"]) <= at <= float(told["end"])]
-        result = [] if points is None else [{"metric": {}, "values": inside}]
+        named = self.series
+        if named is None:
+            named = {"": self.history[told["query"]]} if told["query"] in self.history else {}
+        begin, end = float(told["start"]), float(told["end"])
+        result = [
+            {
+                "metric": {"service": name} if name else {},
+                "values": [[at, str(v)] for at, v in points if begin <= at <= end],
+            }
+            for name, points in named.items()
+        ]
         return self._answer({"resultType": "matrix", "result": result})
 
     async def _told(self, request):

@@ -311,7 +311,7 @@ async def test_a_refused_batch_is_taken_apart_without_those_whose_time_is_up():
 async def test_an_answer_in_time_leaves_no_timer_behind():
     """A deadline may be a day: what it holds would be held so long."""
     async with a_batch_under_way(80_000_000, 80_000_000) as (world, held, tasks):
-        tickets = [each.context for connection in world.gateway.server.connections for each in connection._asked]
+        tickets = [each.context.ticket for connection in world.gateway.server.connections for each in connection._asked]
         timers = [ticket.timer for ticket in tickets]
         assert len(timers) == 2
         assert not any(timer.cancelled() for timer in timers)

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import msgspec
 
@@ -146,9 +146,11 @@ def read_capture(path: Path) -> Capture:
 
 def _decode(path: Path, raw: bytes, kind: str) -> Symptom:
     try:
-        return cast("Symptom", decode_json(raw, KINDS[kind]))
+        return decode_json(raw, KINDS[kind])
     except msgspec.DecodeError as exc:
-        raise InputError(str(path), f"a {kind}: {exc}: {seen(raw[:200].decode(errors='replace'))}; give {WANT}") from exc
+        raise InputError(
+            str(path), f"a {kind}: {exc}: {seen(raw[:200].decode(errors='replace'))}; give {WANT}"
+        ) from exc
 
 
 def encode_capture(capture: Capture) -> str:
@@ -175,7 +177,7 @@ def _redacted(item: Symptom) -> Symptom:
             init_containers=[_quiet(each) for each in item.spec.init_containers],
         )
         return msgspec.structs.replace(item, spec=spec, **changed)
-    return cast("Symptom", msgspec.structs.replace(item, **changed))
+    return msgspec.structs.replace(item, **changed)
 
 
 def _quiet(container: ToldContainer) -> ToldContainer:
@@ -200,4 +202,3 @@ def _quiet_args(args: list[str]) -> list[str]:
             kept.append(f"{flag}={LEFT_OUT}" if equals and flag.startswith("-") else arg if arg.startswith("-") else "")
         before = arg
     return [each or LEFT_OUT for each in kept]
-

@@ -5,6 +5,7 @@ Refuses secrets: of a Secret only certificates are decoded, never a key. Sources
 admissionregistration.k8s.io/v1, coordination.k8s.io/v1, node.k8s.io/v1.
 """
 
+# ruff: noqa: RUF012 - msgspec copies defaults; ruff sees that only where the base class is in the same file
 from __future__ import annotations
 
 from typing import TypeAlias
@@ -15,8 +16,8 @@ from cardwise.adapters.kube_objects import (
     Condition,
     Container,
     ContainerStatus,
-    EndpointSlice,
     Ended,
+    EndpointSlice,
     Metadata,
     Moment,
     Node,
@@ -27,8 +28,11 @@ from cardwise.adapters.kube_objects import (
     PodWish,
     Workload,
     WorkloadStatus,
-    _Part,
 )
+
+
+class _Part(msgspec.Struct, rename="camel", gc=False, frozen=True):
+    """A part of a Kubernetes object: camel case outside, ours inside."""
 
 
 class ToldCondition(Condition, frozen=True):

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 from cardwise.adapters.http1.server import Exchange
 from cardwise.gateway.service import Service
 from cardwise.gateway.settings import ServiceSettings
-from cardwise.gateway.tries import Mode
+from cardwise.gateway.ticket import Mode
 
 MODELS = "/v2/models/"
 _ASIDE = frozenset({"GET", "HEAD", "OPTIONS"})

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from cardwise.adapters.http1.faults import Fault
 from cardwise.adapters.http1.server import Exchange
 from cardwise.adapters.http1.wire import TEXT
+from cardwise.gateway.answers import error_body, retry_after
 from cardwise.gateway.metrics import ClusterCounts, registry_of, text_of, unserved
 from cardwise.gateway.refusals import Why, reason
 from cardwise.gateway.routes import Routes
-from cardwise.gateway.service import Service, error_body
-from cardwise.gateway.tries import Ticket, retry_after
+from cardwise.gateway.service import Given, Service
 
 
 class Front:
@@ -45,18 +45,18 @@ class Front:
             return
         service, mode = found
         if self.is_draining:
-            service.refuse(exchange, 503, Why.DRAINING, "the gateway is about to stop", 1.0)
+            service.answers.refuse(exchange, 503, Why.DRAINING, "the gateway is about to stop", 1.0)
             return
         service.on_head(exchange, mode)
 
     def on_request(self, exchange: Exchange) -> None:
         """Of Handler."""
-        ticket = exchange.context
-        assert isinstance(ticket, Ticket)  # noqa: S101 - a request without one was answered at its head
-        if ticket.service.is_closed:
+        given = exchange.context
+        assert isinstance(given, Given)  # noqa: S101 - a request without one was answered at its head
+        if given.service.is_closed:
             self._begin_anew(exchange)
         else:
-            ticket.service.on_request(ticket)
+            given.service.on_request(given.ticket)
 
     def _begin_anew(self, exchange: Exchange) -> None:
         """Its service went while its body came; another may be there by now."""

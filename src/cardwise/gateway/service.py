@@ -9,14 +9,12 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import NamedTuple
 
-import msgspec
 import structlog
 
 from cardwise.adapters.http1.server import Exchange
@@ -27,14 +25,16 @@ from cardwise.core.queue.choose import choose
 from cardwise.core.queue.expect import Expectation
 from cardwise.core.queue.retry import RETRIED_STATUSES, Failure, RetryBudget, may_retry, wait_s
 from cardwise.gateway import oip, tries
+from cardwise.gateway.answers import Answers
 from cardwise.gateway.lists import Lists
 from cardwise.gateway.members import Members
 from cardwise.gateway.metrics import Gauges, Tally
-from cardwise.gateway.oip import Item, WrongError
-from cardwise.gateway.refusals import FAILED, Why, reason
+from cardwise.gateway.oip import WrongError
+from cardwise.gateway.refusals import Why
 from cardwise.gateway.replicas import Replica
 from cardwise.gateway.settings import ServiceSettings, full_batch_s, plan_at
-from cardwise.gateway.tries import DEADLINE, Mode, Ticket, Try, asked_after_s, retry_after
+from cardwise.gateway.ticket import Mode, Ticket
+from cardwise.gateway.tries import DEADLINE, Codec, Try, asked_after_s
 
 log = structlog.get_logger()
 
@@ -48,24 +48,13 @@ _TURN_S = 0.001
 _PRIORITIES = {
     b"urgent": URGENT, b"normal": NORMAL, b"bulk": BULK, b"0": URGENT, b"1": NORMAL, b"2": BULK
 }  # fmt: skip
-_BUSY = {
-    Reason.FULL: "the queue is full",
-    Reason.SHARE: "the queue is full, and this tenant holds its share of it",
-    Reason.LATE: "the wait is longer than the deadline allows",
-    Reason.DISPLACED: "the place in the queue went to another",
-    Reason.EXPIRED: "the deadline passed in the queue",
-    Reason.SIZE: "larger than the whole queue",
-}
-_STATUS = {Reason.SIZE: 413, Reason.EXPIRED: 503}
-"""Of refusals; the others are 429."""
 
 
-class Codec(NamedTuple):
-    """How requests of a kind are read, joined and split."""
+class Given(NamedTuple):
+    """What an exchange carries from its head to its body: who will serve it, and as what."""
 
-    read: Callable[[bytes], Item]
-    join: Callable[[bytes, Sequence[Item]], bytes]
-    split: Callable[[bytes, Sequence[Item]], list[bytes]]
+    service: Service
+    ticket: Ticket
 
 
 def codec_of(settings: ServiceSettings) -> Codec:
@@ -89,6 +78,7 @@ class Service:
         """Nothing runs yet."""
         self.settings = settings
         self.tally = Tally()
+        self.answers = Answers(self.tally)
         self.codec = codec_of(settings)
         self.batch_headers = frozenset(name.lower().encode() for name in settings.batch_headers)
         self.plan = plan_at(settings, wall())
@@ -202,33 +192,35 @@ class Service:
         for ticket in waiting:
             if not ticket.is_left:
                 ticket.settle()
-                self._refuse_for_nobody(ticket.exchange)
+                self.answers.refuse_for_nobody(ticket.exchange)
 
     # ---------------------------------------------------------------- in
 
     def on_head(self, exchange: Exchange, mode: Mode) -> None:
         """Refuse at once what cannot be served; else remember it until its body is there."""
         if not self.is_ready:
-            self._refuse_for_nobody(exchange)
+            self.answers.refuse_for_nobody(exchange)
             return
         ticket = self._ticket(exchange, mode)
         if ticket is None:
-            self.refuse(exchange, 400, Why.DEADLINE, "x-cardwise-deadline-ms is no number of milliseconds above 0")
+            self.answers.refuse(
+                exchange, 400, Why.DEADLINE, "x-cardwise-deadline-ms is no number of milliseconds above 0"
+            )
             return
         if mode is Mode.ASIDE:
             if self._aside >= ASIDE_MOST:
-                self.refuse(exchange, 429, Reason.FULL, "too many such requests at a time", 1.0)
+                self.answers.refuse(exchange, 429, Reason.FULL, "too many such requests at a time", 1.0)
                 return
         elif self._is_full_for(ticket):
-            self._shed(exchange, Reason.FULL, self.backlog.retry_after_s(tries.now()))
+            self.answers.shed(exchange, Reason.FULL, self.backlog.retry_after_s(tries.now()))
             return
-        exchange.context = ticket
+        exchange.context = Given(self, ticket)
 
     def on_request(self, ticket: Ticket) -> None:
         """Its body is there."""
         exchange = ticket.exchange
         if self.is_closed:  # it went while the body came
-            self.refuse(exchange, 503, Why.DRAINING, "the service is about to stop here", 1.0)
+            self.answers.refuse(exchange, 503, Why.DRAINING, "the service is about to stop here", 1.0)
             return
         exchange.on_gone = partial(self._hang_up, ticket)
         if ticket.mode is Mode.ASIDE:
@@ -254,9 +246,7 @@ class Service:
             priority = _PRIORITIES.get((exchange.header(self._priority_header) or b"").lower(), NORMAL)
         if self._tenant_header:
             tenant = (exchange.header(self._tenant_header) or b"").decode("latin-1")[:256]
-        ticket = Ticket(
-            self, exchange, mode, priority=priority, tenant=tenant, deadline_s=deadline_s, is_strict=is_strict
-        )
+        ticket = Ticket(exchange, mode, priority=priority, tenant=tenant, deadline_s=deadline_s, is_strict=is_strict)
         ticket.repeats = self.settings.idempotent
         return ticket
 
@@ -276,7 +266,7 @@ class Service:
         try:
             item = self.codec.read(exchange.body)
         except WrongError as error:
-            self.refuse(exchange, 400, Why.WRONG, str(error))
+            self.answers.refuse(exchange, 400, Why.WRONG, str(error))
             return False
         ticket.item = item
         ticket.places = self._places(item.rows, len(exchange.body))
@@ -308,7 +298,7 @@ class Service:
         for dropped in found.dropped:
             self._tell_dropped(dropped)
         if isinstance(found, Shed):
-            self._shed(ticket.exchange, found.reason, found.retry_after_s)
+            self.answers.shed(ticket.exchange, found.reason, found.retry_after_s)
             return
         ticket.entry = found
         self._waiting[ticket.priority, ticket.tenant] += 1
@@ -404,7 +394,7 @@ class Service:
     def _send_aside(self, ticket: Ticket) -> None:
         ready = [replica for replica in self.replicas if replica.ready]
         if not ready:
-            self._refuse_for_nobody(ticket.exchange)
+            self.answers.refuse_for_nobody(ticket.exchange)
             return
         ticket.is_counted = False
         now_s = ticket.taken_s = tries.now()
@@ -531,7 +521,7 @@ class Service:
                 self.tally.retries += 1
                 self._again.append(tries.of(self, [ticket]))
             else:
-                self.finish(ticket, batch.status, body, batch.rows, kind, more)
+                self.answers.finish(ticket, batch.status, body, batch.rows, kind, more)
         self.dispatch()
 
     def _dispatch_again(self) -> None:
@@ -540,7 +530,7 @@ class Service:
         self._again = []
         for attempt in waiting:
             for ticket in self._late(attempt, now_s):
-                self.tell_failure(ticket, ticket.failure or Failure.TIMEOUT)
+                self.answers.tell_failure(ticket, ticket.failure or Failure.TIMEOUT)
             if not attempt.tickets:
                 continue
             replica = self._elsewhere(attempt)
@@ -559,8 +549,6 @@ class Service:
         others = [each for each in self.replicas if each.ready and each not in attempt.tried]
         return choose(others or self.replicas, self._draw)
 
-    # ---------------------------------------------------------------- to the client
-
     def _hang_up(self, ticket: Ticket) -> None:
         """A client has left: free what it holds."""
         ticket.settle()
@@ -570,76 +558,10 @@ class Service:
         elif ticket.attempt is not None:
             ticket.attempt.hang_up(ticket)
 
-    def tell_late(self, ticket: Ticket) -> None:
-        """Its caller's time is up; of the batch it is in, or waits to be tried again in, its rows are for nobody."""
-        self.tell_failure(ticket, ticket.failure or Failure.TIMEOUT)
-        ticket.is_late = True
-
-    def count(self, ticket: Ticket, status: int) -> None:
-        """An answer."""
-        ticket.settle()
-        self.tally.answers[status] += 1
-        self.tally.latency_s.observe(time.monotonic() - ticket.since_s)
-
-    def finish(
-        self, ticket: Ticket, status: int, body: bytes, batch_size: int, kind: bytes, more: Sequence[Header] = ()
-    ) -> None:
-        """The answer to one of a batch. more: headers of the replica's that go with it."""
-        if ticket.is_late:
-            return
-        self.count(ticket, status)
-        ticket.exchange.answer(status, body, [*ticket.told(batch_size), *more], kind)
-
-    def refuse_wrong(self, ticket: Ticket, message: str) -> None:
-        """The replica's answer is none."""
-        self.tally.failures["shape"] += 1
-        if ticket.is_late:
-            return
-        self.count(ticket, 502)
-        headers = [*ticket.told(ticket.rows), *reason(Why.SHAPE)]
-        ticket.exchange.answer(502, error_body(ticket.exchange, 502, message), headers)
-
-    def tell_failure(self, ticket: Ticket, failure: Failure) -> None:
-        """No replica has answered, and there is no other try."""
-        if ticket.is_late:
-            return
-        why, status, message = FAILED[failure]
-        status = status or ticket.status
-        self.count(ticket, status)
-        more = retry_after(1.0) if status in {429, 503} else []
-        headers = [*ticket.told(ticket.rows), *reason(why), *more]
-        ticket.exchange.answer(status, error_body(ticket.exchange, status, message), headers)
-
     def _tell_dropped(self, dropped: Dropped[Ticket]) -> None:
         ticket = dropped.entry.item
         self._forget(ticket)
-        self._shed(ticket.exchange, dropped.reason, dropped.retry_after_s)
-
-    def _shed(self, exchange: Exchange, why: Reason, retry_after_s: float | None) -> None:
-        self.refuse(exchange, _STATUS.get(why, 429), why, _BUSY[why], retry_after_s)
-
-    def _refuse_for_nobody(self, exchange: Exchange) -> None:
-        self.refuse(exchange, 503, Why.NO_REPLICA, "no replica is ready", 1.0)
-
-    def refuse(
-        self, exchange: Exchange, status: int, why: Why | Reason, message: str, retry_after_s: float | None = None
-    ) -> None:
-        """Answer without a replica."""
-        self.tally.refused[why.value] += 1
-        self.tally.answers[status] += 1
-        headers = reason(why)
-        if retry_after_s is not None:
-            headers += retry_after(retry_after_s)
-            exchange.come_again_in(retry_after_s)
-        exchange.answer(status, error_body(exchange, status, message), headers)
-
-
-def error_body(exchange: Exchange, status: int, message: str) -> bytes:
-    """An error as the clients of this path read it: OpenAI's shape below /v1, else that of the inference protocol."""
-    if exchange.target.startswith("/v1/"):
-        kind = "rate_limit_error" if status == 429 else "invalid_request_error" if status < 500 else "server_error"
-        return msgspec.json.encode({"error": {"message": message, "type": kind, "code": status}})
-    return msgspec.json.encode({"error": message})
+        self.answers.shed(ticket.exchange, dropped.reason, dropped.retry_after_s)
 
 
 def _millis(text: bytes) -> float | None:

@@ -8,22 +8,19 @@ must not depend on who else asks.
 from __future__ import annotations
 
 import asyncio
-import enum
-import math
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
 
 from cardwise.adapters.http1.client import Sending
 from cardwise.adapters.http1.server import Exchange
-from cardwise.adapters.http1.wire import JSON, Headers, end_to_end, request_head, value_of
-from cardwise.core.queue.backlog import Admitted
+from cardwise.adapters.http1.wire import JSON, Header, Headers, end_to_end, request_head, value_of
 from cardwise.core.queue.retry import BUSY_STATUS, RETRIED_STATUSES, Failure
+from cardwise.gateway.answers import Answers
 from cardwise.gateway.oip import Item, WrongError
 from cardwise.gateway.replicas import Replica
-
-if TYPE_CHECKING:
-    from cardwise.gateway.service import Service
+from cardwise.gateway.settings import ServiceSettings
+from cardwise.gateway.ticket import Ticket
 
 DEADLINE = b"x-cardwise-deadline-ms"
 _OURS = frozenset({b"content-length", b"expect", b"host", b"x-forwarded-for", b"x-forwarded-proto", DEADLINE})
@@ -36,91 +33,45 @@ _UNWANTED = frozenset({400, 413, 422})
 """Said of a batch, it may be meant for one request in it: each is tried alone. Nothing has been executed."""
 
 
-class Mode(enum.Enum):
-    """How a request is served."""
+class Codec(NamedTuple):
+    """How requests of a kind are read, joined and split."""
 
-    BATCH = "batch"
-    """It waits, and shares a batch with others alike."""
-    QUEUE = "queue"
-    """It waits, and goes alone."""
-    ASIDE = "aside"
-    """What is asked about a model, not of it: does not wait and takes no place."""
+    read: Callable[[bytes], Item]
+    join: Callable[[bytes, Sequence[Item]], bytes]
+    split: Callable[[bytes, Sequence[Item]], list[bytes]]
 
 
-class Ticket:
-    """One request from its head to its answer. deadline_s: of its caller, on the monotonic clock; inf: none.
+class Owner(Protocol):
+    """The service whose requests they are, as far as tries need it."""
 
-    is_strict: the caller told the deadline, so an answer after it is of no use. repeats: a repeat does no harm.
-    """
+    settings: ServiceSettings
+    codec: Codec
+    batch_headers: frozenset[bytes]
+    answers: Answers
 
-    __slots__ = (
-        "attempt", "attempts", "deadline_s", "entry", "exchange", "failure", "is_counted", "is_late", "is_strict",
-        "item", "key", "mode", "places", "priority", "repeats", "service", "since_s", "status", "taken_s", "tenant",
-        "timer",
-    )  # fmt: skip
+    def note_time(self, attempt: Try) -> None:
+        """Its answer has begun, or of a batch is there."""
+        ...
 
-    def __init__(
-        self,
-        service: Service,
-        exchange: Exchange,
-        mode: Mode,
-        *,
-        priority: int,
-        tenant: str,
-        deadline_s: float,
-        is_strict: bool,
-    ) -> None:
-        """A request of which the head has been read."""
-        self.service = service
-        self.exchange = exchange
-        self.mode = mode
-        self.priority = priority
-        self.tenant = tenant
-        self.deadline_s = deadline_s
-        self.is_strict = is_strict
-        self.since_s = exchange.since_s
-        self.taken_s = 0.0
-        self.attempts = 0
-        self.repeats = False
-        self.is_counted = True
-        """Whether it takes a place of a replica's limit."""
-        self.item: Item | None = None
-        self.places = 1
-        """What it takes in a batch and in the backlog: one for each row, more if its body is large."""
-        self.key: object = None
-        self.entry: Admitted[Ticket] | None = None
-        self.attempt: Try | None = None
-        self.failure: Failure | None = None
-        """How its last try ended, while it waits for another."""
-        self.status = 0
-        """And what the replica said."""
-        self.is_late = False
-        """Its caller has been told at the deadline, while the batch that it is in goes on."""
-        self.timer: asyncio.TimerHandle | None = None
+    def over(self, attempt: Try, *, ok: bool, failure: Failure | None) -> None:
+        """Its place is free again."""
+        ...
 
-    @property
-    def is_left(self) -> bool:
-        """Nobody waits for its answer any more."""
-        return self.is_late or self.exchange.is_gone
+    def answered(self, attempt: Try) -> None:
+        """Its callers have their answers."""
+        ...
 
-    def settle(self) -> None:
-        """It has its answer, or needs none."""
-        if self.timer is not None:
-            self.timer.cancel()
+    def retry_in_s(self, attempt: Try, failure: Failure, headers: Headers) -> float | None:
+        """After how long it is tried again; None if it is not."""
+        ...
 
-    @property
-    def rows(self) -> int:
-        """Rows of its inputs."""
-        return 1 if self.item is None else self.item.rows
+    def again(self, attempt: Try, pause_s: float) -> None:
+        """Try it once more."""
+        ...
 
-    def told(self, batch_size: int) -> Headers:
-        """The headers that say what happened."""
-        waited_ms = 1000 * max(self.taken_s - self.since_s, 0.0) if self.taken_s else 0.0
-        return [
-            (b"x-cardwise-queue-ms", b"%.1f" % waited_ms),
-            (b"x-cardwise-batch-size", b"%d" % batch_size),
-            (b"x-cardwise-attempts", b"%d" % self.attempts),
-        ]
+    def alone(self, batch: Try, body: bytes, kind: bytes, more: Sequence[Header]) -> None:
+        """Try each of a batch alone."""
+        ...
 
 
 class Try:
@@ -139,7 +90,7 @@ class Try:
         "tried",
     )
 
-    def __init__(self, service: Service, tickets: list[Ticket], tried: tuple[Replica, ...] = ()) -> None:
+    def __init__(self, service: Owner, tickets: list[Ticket], tried: tuple[Replica, ...] = ()) -> None:
         """Not sent yet."""
         self.service = service
         self.tickets = tickets
@@ -271,16 +222,16 @@ class Passing(Try):
         self.over(ok=False)
 
     def _answered(self) -> None:
-        self.service.count(self.tickets[0], self.status)
+        self.service.answers.count(self.tickets[0], self.status)
         self.tickets[0].exchange.end()
 
     def _failed(self, failure: Failure) -> None:
         ticket = self.tickets[0]
         if ticket.exchange.is_begun:
-            self.service.count(ticket, self.status)
+            self.service.answers.count(ticket, self.status)
             ticket.exchange.abort()
         else:
-            self.service.tell_failure(ticket, failure)
+            self.service.answers.tell_failure(ticket, failure)
 
 
 class Batch(Try):
@@ -288,7 +239,7 @@ class Batch(Try):
 
     __slots__ = ("_headers", "_parts")
 
-    def __init__(self, service: Service, tickets: list[Ticket], tried: tuple[Replica, ...] = ()) -> None:
+    def __init__(self, service: Owner, tickets: list[Ticket], tried: tuple[Replica, ...] = ()) -> None:
         """Not sent yet."""
         super().__init__(service, tickets, tried)
         self._parts: list[bytes] = []
@@ -300,7 +251,7 @@ class Batch(Try):
         for ticket in self.tickets:
             if ticket.is_strict and ticket.timer is None:
                 left_s = max(ticket.deadline_s - now_s, 0.0)
-                ticket.timer = asyncio.get_running_loop().call_later(left_s, self.service.tell_late, ticket)
+                ticket.timer = asyncio.get_running_loop().call_later(left_s, self.service.answers.tell_late, ticket)
 
     def _request(self, replica: Replica, now_s: float) -> tuple[str, bytes, bytes]:
         del now_s
@@ -338,7 +289,7 @@ class Batch(Try):
             self.service.alone(self, body, self._kind(), self._more())
         else:
             for ticket in self.tickets:
-                self.service.finish(ticket, self.status, body, self.rows, self._kind(), self._more())
+                self.service.answers.finish(ticket, self.status, body, self.rows, self._kind(), self._more())
 
     def _kind(self) -> bytes:
         return value_of(self._headers, b"content-type") or JSON
@@ -353,17 +304,17 @@ class Batch(Try):
         except WrongError as error:
             message = f"the replica's answer cannot be told apart: {error}"
             for ticket in self.tickets:
-                self.service.refuse_wrong(ticket, message)
+                self.service.answers.refuse_wrong(ticket, message)
             return
         if len(self.tickets) == 1:
             parts = [body]
         rows = self.rows
         for ticket, part in zip(self.tickets, parts, strict=True):
-            self.service.finish(ticket, 200, part, rows, JSON)
+            self.service.answers.finish(ticket, 200, part, rows, JSON)
 
     def _failed(self, failure: Failure) -> None:
         for ticket in self.tickets:
-            self.service.tell_failure(ticket, failure)
+            self.service.answers.tell_failure(ticket, failure)
 
 
 def _item_of(ticket: Ticket) -> Item:
@@ -383,14 +334,6 @@ def forwarded(exchange: Exchange) -> Headers:
     return told
 
 
-def retry_after(seconds: float) -> Headers:
-    """When to come again: in whole seconds as RFC 9110 has it, and exactly."""
-    return [
-        (b"retry-after", b"%d" % max(math.ceil(seconds), 1)),
-        (b"retry-after-ms", b"%d" % max(math.ceil(1000 * seconds), 1)),
-    ]
-
-
 def asked_after_s(headers: Headers) -> float | None:
     """When a replica wants to be asked again; None if it does not say so in seconds."""
     for name, scale in ((b"retry-after-ms", 1000.0), (b"retry-after", 1.0)):
@@ -405,7 +348,7 @@ def now() -> float:
     return time.monotonic()
 
 
-def of(service: Service, tickets: Sequence[Ticket], tried: tuple[Replica, ...] = ()) -> Try:
+def of(service: Owner, tickets: Sequence[Ticket], tried: tuple[Replica, ...] = ()) -> Try:
     """A try for these; what is not read, or must go alone, is passed on as it came."""
     item = tickets[0].item
     return (Passing if item is None or item.key is None else Batch)(service, list(tickets), tried)
