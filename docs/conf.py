@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+import yaml
 from sphinx.application import Sphinx
 
 from cardwise import __version__
@@ -11,6 +13,10 @@ from cardwise.core.reasons import WORDINGS
 from cardwise.gateway.refusals import MEANINGS
 from cardwise.metrics_table import page as metrics_page
 from cardwise.plan.reference import page as capacity_page
+
+ROOT = Path(__file__).resolve().parents[1]
+_PLACE = re.compile(r"\{\{.*?\}\}")
+"""What Prometheus puts in."""
 
 project = "cardwise"
 author = "The cardwise authors"
@@ -48,6 +54,26 @@ def _write_answers() -> None:
     )
 
 
+def _write_alerts() -> None:
+    """The index of the runbooks, from the rules that the chart installs."""
+    rules = yaml.safe_load((ROOT / "charts" / "cardwise" / "files" / "rules" / "alerts.yaml").read_text())
+    alerts = [rule for group in rules["groups"] for rule in group["rules"]]
+    rows = "\n".join(
+        f"| [{each['alert']}](../../runbooks/{each['alert']}.md) | {each['labels']['severity']} | "
+        f"{each.get('for', 'at once')} | {_PLACE.sub('…', each['annotations']['summary'])} |"
+        for each in alerts
+    )
+    pages = "\n".join(f"../../runbooks/{each['alert']}" for each in alerts)
+    _write(
+        "alerts.md",
+        "# Alerts\n\nGenerated from the chart's rules; each has a page that says what to look at and what to do. "
+        "How to have them: [monitoring](../../howto/monitoring.md). critical: requests fail, or limits do not hold; "
+        "warning: look today; info: it explains another one.\n\n"
+        "| alert | severity | after | says |\n|---|---|---|---|\n"
+        f"{rows}\n\n```{{toctree}}\n:hidden:\n{pages}\n```\n",
+    )
+
+
 def _write(name: str, text: str) -> None:
     page = Path(__file__).parent / "reference" / "generated" / name
     page.parent.mkdir(exist_ok=True)
@@ -58,6 +84,7 @@ _write_reasons()
 _write_answers()
 _write("capacity.md", capacity_page())
 _write("metrics.md", metrics_page())
+_write_alerts()
 
 
 def setup(app: Sphinx) -> None:

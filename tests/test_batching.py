@@ -241,7 +241,9 @@ class Fewer(Unread):
 
 
 @pytest.mark.parametrize(
-    ("results", "error"), [(Unread(), OSError), (Fewer(), WrongAnswerError), (None, TypeError)], ids=repr
+    ("results", "error"),
+    [(Unread(), OSError), (Fewer(), WrongAnswerError), (None, TypeError)],
+    ids=["cannot be read", "fewer than it says", "none"],
 )
 async def test_results_that_cannot_be_read_leave_nobody_waiting(results, error):
     run = batched(max_batch=2)(lambda _items: results)

@@ -17,6 +17,11 @@ PROGRAMS: dict[str, tuple[Series, ...]] = {
     "engine": engine.SERIES,
 }
 """By program, as its Deployment or DaemonSet is called."""
+_HEAD = """# Metrics
+
+Every series of ours, generated from the code. Of a histogram there are `_bucket`, `_sum` and `_count`; of some counters
+and histograms `_created`, the Unix time of their beginning, too.
+"""
 _JOINS = """
 ## Labels
 
@@ -49,9 +54,7 @@ No label's values are chosen by who sends requests. How many there are at most:
 
 def page() -> str:
     """The reference page, as Markdown."""
-    parts = [
-        "# Metrics\n\nEvery series of ours, generated from the code. Of a histogram: `_bucket`, `_sum`, `_count`.\n"
-    ]
+    parts = [_HEAD]
     for program, table in PROGRAMS.items():
         rows = "\n".join(map(_row, table))
         parts.append(

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
+import msgspec
 import pytest
 
 from cardwise.adapters import wire
+from cardwise.adapters.allocations import told_allocation
 from cardwise.adapters.watching import Watching
 from cardwise.controller.preempting import AGAIN_S, MOST_DECIDED
 from cardwise.core.allocation import Allocation
 from cardwise.core.ledger import Ledger
 from cardwise.core.reasons import Reason
+from cardwise.errors import ClusterError
 from cardwise.scheduler.settings import Settings, policies_of
 from tests.builders import card
 from tests.controller.preempting_world import BEST_EFFORT, SETTINGS, Killed, World
@@ -348,3 +353,174 @@ async def test_pods_for_whom_nobody_can_go_keep_nobody_waiting_and_are_asked_abo
     assert world.nomination("high")
     refused = world.metric("cardwise_preemption_refusals_total", reason="preempt-no-help")
     assert refused == 3 * MOST_DECIDED
+
+
+# ---------------------------------------------------------------- hostile objects, and objects that change meanwhile
+
+
+async def nominated_by_hand(world, victims, at="2026-01-01T00:00:00Z", keep=600.0):
+    """Whatever wrote it, the pod that waits carries a nomination of n0 with these victims."""
+    uid = world.get("high").metadata.uid
+    claim = world.preempting.watching.pending[uid]
+    kept = world.preempting.ledger.suppose_without(claim, "n0", [uid for uid, _ in victims])
+    told = msgspec.to_builtins(told_allocation(kept.allocation))
+    text = msgspec.json.encode({"v": 1, "at": at, "keep": keep, "alloc": told, "victims": victims}).decode()
+    await world.cluster.annotate_pod("default", "high", uid, {wire.ANNOTATION_NOMINATED: text})
+
+
+@pytest.mark.parametrize(
+    "becomes",
+    [
+        pytest.param({wire.ANNOTATION_CLASS: "latency-sensitive"}, id="latency-sensitive"),
+        pytest.param({wire.ANNOTATION_PREEMPTIBLE: "false"}, id="says no"),
+    ],
+)
+async def test_who_may_go_no_more_stays_though_others_went_for_the_same_pod(world, becomes):
+    world.node("n0")
+    await world.runs("low", 20000, owner="batch")
+    world.now_s += SETTINGS.settle_s
+    world.pod("high", 20000, HIGH, owner="service", annotations=SENSITIVE)
+    await world.schedule()
+    uid = world.get("low").metadata.uid
+    await nominated_by_hand(world, [[uid, "default/low"], ["uid-of-one-that-went", "default/went"]])
+    await world.cluster.annotate_pod("default", "low", uid, becomes)
+    for _ in range(30):
+        await world.turn()
+    assert world.going() == []
+
+
+@pytest.mark.parametrize("at", ["9999-12-31T23:59:59-14:00", "0001-01-01T00:00:00+14:00"])
+async def test_a_nomination_of_a_time_that_cannot_be_written_again_is_none(world, at):
+    await low_and_high(world)
+    await nominated_by_hand(world, [], at, keep=1.0)
+    await until(world, lambda: world.is_going("low"))
+
+
+async def test_pods_that_are_deleted_in_the_middle_of_a_turn_end_nothing(world):
+    """Two nominations are over; while the first is given up, the pod of the second goes."""
+    world.node("n0")
+    await world.runs("low", 20000, owner="batch")
+    for name in ("high", "other"):
+        world.pod(name, 20000, HIGH, annotations=SENSITIVE)
+    await world.heard()
+    await nominated_by_hand(world, [], keep=0.0)
+    text = world.get("high").metadata.annotations[wire.ANNOTATION_NOMINATED]
+    await world.cluster.annotate_pod(
+        "default", "other", world.get("other").metadata.uid, {wire.ANNOTATION_NOMINATED: text}
+    )
+    await world.heard()
+    await goes_at(world, "annotate_pod", ("high", "other"))
+
+
+async def test_marked_pods_that_are_deleted_in_the_middle_of_a_turn_end_nothing(world):
+    world.node("n0")
+    for name in ("a", "b"):
+        await world.runs(name, 1000, owner=name)
+        uid = world.get(name).metadata.uid
+        await world.cluster.annotate_pod("default", name, uid, {wire.ANNOTATION_PREEMPTED_FOR: "default/x u"})
+    await world.heard()
+    await goes_at(world, "annotate_pod", ("a", "b"))
+
+
+async def test_a_node_that_is_deleted_in_the_middle_of_a_preemption_ends_nothing(world):
+    await low_and_high(world)
+    await until(world, lambda: world.nomination("high"))
+    call = world.gate._cluster.evict
+
+    async def evict(evictee, *, dry_run=False):
+        world.cluster.delete_node("n0")
+        await world.heard()
+        await call(evictee, dry_run=dry_run)
+
+    world.gate.evict = evict
+    await world.preempting.turn()
+    assert world.going() == []
+
+
+async def goes_at(world, call, names):
+    """A turn; with the first of these calls about one of these pods the others are deleted."""
+    made = getattr(world.gate, call)
+
+    async def gated(namespace, name, *args):
+        for other in set(names) - {name}:
+            if world.get(other):
+                world.end(other)
+        await world.heard()
+        await made(namespace, name, *args)
+
+    setattr(world.gate, call, gated)
+    await world.preempting.turn()
+    assert len([name for name in names if world.get(name)]) == 1
+
+
+async def test_a_mark_that_cannot_be_taken_off_keeps_nobody_waiting(world):
+    """Somebody's admission policy denies every change of this pod."""
+    world.node("n1")
+    await world.runs("odd", 1000, owner="odd")
+    uid = world.get("odd").metadata.uid
+    await world.cluster.annotate_pod("default", "odd", uid, {wire.ANNOTATION_PREEMPTED_FOR: "default/x u"})
+    made = world.gate.annotate_pod
+
+    async def denied(namespace, name, *args):
+        if name == "odd":
+            raise ClusterError("denied", retry=False)
+        await made(namespace, name, *args)
+
+    world.gate.annotate_pod = denied
+    world.node("n0")
+    await world.runs("low", 24000, owner="batch")
+    await world.heard()
+    world.now_s += SETTINGS.settle_s
+    world.pod("high", 24000, HIGH, annotations=SENSITIVE)
+    await until(world, lambda: world.is_going("low"))
+
+
+async def test_nodes_whose_memory_of_evictions_cannot_be_read_do_not_keep_the_others_from_giving_up(world):
+    await low_and_high(world)
+    for i in range(SETTINGS.most):
+        world.node(f"sick{i}", card(memory_mib=1024))
+        await world.cluster.annotate_node(f"sick{i}", {wire.ANNOTATION_PREEMPTIONS: "nonsense"})
+    await until(world, lambda: world.is_going("low"))
+
+
+@pytest.mark.parametrize("way", ["given up", "taken back"])
+async def test_the_nominated_node_is_taken_back_though_the_first_try_fails(world, way):
+    """Else kube-scheduler counts the pod on a node for which nothing is kept any more."""
+    await low_and_high(world)
+    await until(world, lambda: world.nomination("high"))
+    if way == "taken back":
+        everyone = {"metadata": {"name": "pdb"}, "spec": {"selector": {}}, "status": {"disruptionsAllowed": 0}}
+        world.cluster.put_budget(everyone)
+    else:
+        world.preempting.steps.settings = world.preempting.settings
+        world.now_s += SETTINGS.grace_s + SETTINGS.keep_s + 1
+    made, failed = world.gate.nominate, []
+
+    async def nominate(namespace, name, uid, node):
+        if not node and not failed:
+            failed.append(name)
+            raise ClusterError("no answer in time", retry=True)
+        await made(namespace, name, uid, node)
+
+    world.gate.nominate = nominate
+    for _ in range(3):
+        await world.preempting.turn()
+        await world.heard()
+    assert failed
+    assert not world.get("high").status.nominated_node_name
+
+
+async def test_a_clock_that_was_set_back_a_little_releases_no_brake(world):
+    """Or the next leader's is behind by so much."""
+    world.node("n0")
+    for i in range(3):
+        await world.runs(f"low{i}", 8000, owner=f"batch{i}")
+    await world.heard()
+    utc = datetime.fromtimestamp(world.now_s + 90, UTC)
+    lines = [{"at": utc.isoformat(), "uid": f"u{i}", "owner": f"o{i}", "by": "b"} for i in range(2)]
+    await world.cluster.annotate_node("n0", {wire.ANNOTATION_PREEMPTIONS: msgspec.json.encode(lines).decode()})
+    world.now_s += SETTINGS.settle_s
+    world.pod("high", 8100, HIGH, annotations=SENSITIVE)
+    for _ in range(20):
+        await world.turn()
+    assert world.going() == []

@@ -42,10 +42,12 @@ def test_a_fault_strikes_before_the_work_unless_it_needs_an_answer():
     ("text", "message"),
     [
         ("{", "not a script of faults"),
-        ('{"fautls": []}', "unknown field `fautls`"),
-        ('{"faults": [{"kind": "explode"}]}', "Invalid enum value 'explode'"),
-        ('{"faults": [{"kind": "status", "status": 200}]}', ">= 400"),
-        ('{"faults": [{"kind": "reset", "every": 0}]}', ">= 1"),
+        ("[1]", r"not a script of faults: is \[1\]; write a table"),
+        ('{"fautls": []}', "fautls: is no key; write faults"),
+        ('{"slow_factor": 2}', "slow_factor: is no key; write slow-factor"),
+        ('{"faults": [{"kind": "explode"}]}', r"faults\[0\].kind: is 'explode'; write one of status, reset"),
+        ('{"faults": [{"kind": "status", "status": 200}]}', r"faults\[0\].status: is 200; write a whole number from 400"),
+        ('{"faults": [{"kind": "reset", "every": 0}]}', r"faults\[0\].every: is 0; write a whole number at least 1"),
         ('{"faults": [{"kind": "cut", "when": "before"}]}', "spoils an answer"),
     ],
 )

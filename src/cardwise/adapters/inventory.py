@@ -7,6 +7,7 @@ Refuses to average: a node's memory is never divided by its cards, and a card of
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import TypeVar
@@ -31,6 +32,7 @@ MOST_CARDS = 64
 KNOWN_CARD_MEMORY_MIB: Mapping[str, int] = MappingProxyType(
     {
         "A10": 23028,
+        "A100-40GB": 40960,
         "A100-80GB": 81920,
         "A100-80GB-PCIE": 81920,
         "A100-PCIE-40GB": 40960,
@@ -44,6 +46,7 @@ KNOWN_CARD_MEMORY_MIB: Mapping[str, int] = MappingProxyType(
         "B200": 183359,
         "GEFORCE-RTX-3090": 24576,
         "GEFORCE-RTX-4090": 24564,
+        "H100": 81559,
         "H100-80GB": 81559,
         "H100-80GB-HBM3": 81559,
         "H100-NVL": 95830,
@@ -56,8 +59,12 @@ KNOWN_CARD_MEMORY_MIB: Mapping[str, int] = MappingProxyType(
         "P100-PCIE-16GB": 16384,
         "P4": 7680,
         "P40": 24576,
+        "RTX-3090": 24576,
+        "RTX-4090": 24564,
+        "RTX-6000-ADA": 49140,
         "RTX-A6000": 49140,
         "T4": 15360,
+        "V100-32GB": 32768,
         "V100-PCIE-16GB": 16384,
         "V100-PCIE-32GB": 32768,
         "V100-SXM2-16GB": 16384,
@@ -65,8 +72,12 @@ KNOWN_CARD_MEMORY_MIB: Mapping[str, int] = MappingProxyType(
     }
 )
 """MiB of well-known cards as ``nvidia-smi`` totals them, by token (:func:`wire.model_token`), for nodes without the
-label. Some are less than the data sheet's size: ECC and firmware are off. The history's notes say when it was used."""
+label, and for commands that are told cards by name (``fit``, ``up``, ``plan``): the one place that says it. Some are
+less than the data sheet's size: ECC and firmware are off. The history's notes say when it was used."""
 
+_MOST_NEAR = 4
+_SOME_MIB = 24576
+"""In a message, of a card of which nothing is known: a number of the right kind."""
 _MODES = {"mig": Isolation.MIG, "mps": Isolation.MPS}
 _HAMI_REMEDY = "restart HAMi's device plugin, or remove the annotation"
 _AmountT = TypeVar("_AmountT")
@@ -81,6 +92,20 @@ class _HamiCard(msgspec.Struct):
     type: str = ""
     mode: str = ""
     health: bool = False
+
+
+def known_card_mib(model: str) -> int:
+    """Memory of a card that is known by name, however it is spelt; 0 if it is not."""
+    return KNOWN_CARD_MEMORY_MIB.get(wire.model_token(model), 0)
+
+
+def near_cards(model: str, known: Iterable[str] = KNOWN_CARD_MEMORY_MIB) -> list[str]:
+    """Names of known cards that this one may mean, the nearest first: those that it begins, then those spelt alike."""
+    token = wire.model_token(model)
+    tokens = {wire.model_token(name): name for name in known}
+    begun = [name for other, name in tokens.items() if token and other.startswith(f"{token}-")]
+    alike = [tokens[other] for other in difflib.get_close_matches(token, tokens, _MOST_NEAR, cutoff=0.7)]
+    return (begun or alike)[:_MOST_NEAR]
 
 
 class Inventory:
@@ -204,9 +229,11 @@ class Inventory:
         name = found.object.metadata.name
         if model not in KNOWN_CARD_MEMORY_MIB:
             product = _first(found.object.metadata.labels, wire.LABEL_PRODUCTS) or UNKNOWN_MODEL
+            near = near_cards(product)
+            mib = KNOWN_CARD_MEMORY_MIB[near[0]] if near else _SOME_MIB
             message = f"missing, and {seen(product)} is no card that cardwise knows; add the label with the MiB of one "
             field = f"node {name}, label {wire.LABEL_MEMORY}"
-            raise found.error(field, f"{message}card, or pass --card-memory {product}=MIB")
+            raise found.error(field, f"{message}card, or pass --card-memory {product}={mib} with the MiB of yours")
         mib = KNOWN_CARD_MEMORY_MIB[model]
         self._notes.add(f"No label {wire.LABEL_MEMORY}, {mib} MiB per {model} were assumed", name)
         return mib

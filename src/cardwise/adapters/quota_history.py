@@ -30,7 +30,7 @@ from cardwise.units import MILLI_PER_CARD, MILLI_PER_PCT
 
 ALL = "all"
 """The team of pods without a namespace, as traces have them."""
-WANT = "the answer of Prometheus' /api/v1/query_range as JSON (docs: quota)"
+WANT = "the answer of Prometheus' /api/v1/query_range as JSON (docs/howto/quota.md)"
 _WHOLE_PCT = MILLI_PER_CARD // MILLI_PER_PCT
 _MOMENT_S = 1.0
 """How long a history of one moment lasts: any time above 0 will do, for only shares of it count."""

@@ -16,6 +16,7 @@ import msgspec
 
 from cardwise.errors import UserError
 from cardwise.files import decode_json
+from cardwise.settings_file import MisfitError, converted
 
 
 class FaultKind(StrEnum):
@@ -88,14 +89,22 @@ class Script(msgspec.Struct, forbid_unknown_fields=True, rename="kebab", frozen=
 
 
 def read_script(text: bytes | str) -> Script:
-    """The script of a JSON text. Raises UserError that names the key."""
+    """The script of a JSON text. Raises UserError that names the key and says what to write."""
     try:
-        script = decode_json(text, Script)
+        return script_of(text)
+    except MisfitError as exc:
+        raise UserError(f"{exc.key or 'not a script of faults'}: {exc}") from exc
+
+
+def script_of(text: bytes | str) -> Script:
+    """The same, for who has more to say of where the text comes from: raises MisfitError."""
+    try:
+        script = converted(decode_json(text, object), Script)
     except msgspec.DecodeError as exc:
-        raise UserError(f"not a script of faults: {exc}") from exc
-    for fault in script.faults:
+        raise MisfitError("", f"is no JSON: {exc}") from exc
+    for i, fault in enumerate(script.faults):
         if fault.kind in SPOILS and fault.moment is not When.AFTER:
-            raise UserError(f'faults: {fault.kind} spoils an answer; leave "when" out, or write "after"')
+            raise MisfitError(f"faults[{i}].when", f'{fault.kind} spoils an answer; leave it out, or write "after"')
     return script
 
 

@@ -1,4 +1,4 @@
-"""The engine's settings: refused with every wrong value named at once."""
+"""The engine's settings, and the file with its faults: refused with every wrong value named at once."""
 
 from __future__ import annotations
 
@@ -6,14 +6,22 @@ import ipaddress
 import re
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from pathlib import Path
 
+from cardwise.engine.faults import Script, script_of
 from cardwise.engine.model import CONTENDED_COST, CONTENTION, SERIAL_COST, Contention, Cost, DeviceKind, Jitter
-from cardwise.errors import UserError
+from cardwise.errors import InputError, UserError
+from cardwise.files import read_text
+from cardwise.settings_file import MisfitError
 
 MODEL_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 """It stands in paths and in labels of metrics."""
 _SHARES = ("stall_share",)
 _PORTS = ("port",)
+
+
+SCRIPT = 'a script of faults in JSON, such as {"faults": [{"kind": "reset", "every": 7}]} (docs/howto/emulated-engine.md)'
+"""What ``--script`` takes."""
 
 
 class OverMemory(StrEnum):
@@ -81,6 +89,15 @@ class Settings:
     def jitter(self) -> Jitter:
         """Noise on every batch."""
         return Jitter(self.jitter_cv, self.stall_share, self.stall_ms / 1e3)
+
+
+def read_script_file(path: Path) -> Script:
+    """The script of a file. Raises InputError that names file and key, and says what to write."""
+    try:
+        return script_of(read_text(path, SCRIPT))
+    except MisfitError as exc:
+        fault = str(exc) if exc.key else f"{exc}; give {SCRIPT}"
+        raise InputError(str(path), fault, field=exc.key or None) from exc
 
 
 def _faults_of(settings: Settings) -> list[str]:

@@ -44,7 +44,7 @@ from cardwise.gateway.cluster_settings import (
 )
 from cardwise.settings_file import MisfitError, converted, read_settings_file
 
-WANT = "the gateway's settings in TOML (docs: the gateway)"
+WANT = "the gateway's settings in TOML (docs/howto/gateway.md)"
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 USUAL_DEPTH = 64
 """Where nothing is known from which to compute one."""

@@ -1,6 +1,7 @@
 """Sums for those who look: cards and pods counted, services, the latest decisions, and the numbers of a refusal.
 
-Works on what ``telling.state`` tells and on the ledger. Refuses to decide, and to guess what kube-scheduler's own rules said.
+Works on what ``telling.state`` tells and on the ledger. Refuses to decide, and to guess what
+kube-scheduler's own rules said.
 """
 
 from __future__ import annotations

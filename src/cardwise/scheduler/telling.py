@@ -127,6 +127,7 @@ def _nodes(ledger: Ledger) -> list[dict[str, Any]]:
                 "memory_lent_mib": int(cluster.memory_lent_mib[i, p]),
                 "memory_lent_free_mib": int(cluster.memory_lent_free_mib[i, p]),
                 "compute_free_pct": int(cluster.compute_free_milli[i, p]) / MILLI_PER_PCT,
+                "compute_used_share": _finite(cluster.compute_used_share[i, p]),
                 "healthy": bool(cluster.card_healthy[i, p]),
                 "slices": [_with_whole(each, card) for each in slices.get(card.uuid, ())],
             }
@@ -221,12 +222,17 @@ def _node(view: NodeView) -> dict[str, Any]:
                 "memory_lent_mib": card.memory_lent_mib,
                 "memory_lent_free_mib": card.memory_lent_free_mib,
                 "compute_free_pct": card.compute_free_milli / MILLI_PER_PCT,
-                "compute_used_share": card.compute_used_share if math.isfinite(card.compute_used_share) else None,
+                "compute_used_share": _finite(card.compute_used_share),
                 "slices": card.slices,
             }
             for place, card in enumerate(view.cards)
         ],
     }
+
+
+def _finite(measured: float) -> float | None:
+    """None where nothing was measured."""
+    return float(measured) if math.isfinite(measured) else None
 
 
 def _reason(reason: Reason | None) -> dict[str, str] | None:
