@@ -10,6 +10,7 @@ from sphinx.application import Sphinx
 
 from cardwise import __version__
 from cardwise.core.reasons import WORDINGS
+from cardwise.doctor.checks import CHECKS
 from cardwise.gateway.refusals import MEANINGS
 from cardwise.metrics_table import page as metrics_page
 from cardwise.plan.reference import page as capacity_page
@@ -74,6 +75,23 @@ def _write_alerts() -> None:
     )
 
 
+def _write_checks() -> None:
+    """The index of troubleshooting, from the checks themselves."""
+    words = {"objects": "the cluster", "metrics": "Prometheus", "node": "one node"}
+    rows = "\n".join(
+        f"| [{check.code}](../../troubleshooting/{check.code.lower()}.md) | {check.title} | "
+        f"{', '.join(words[need] for need in sorted(check.needs))} | {', '.join(sorted(check.explains)) or ''} |"
+        for check in CHECKS
+    )
+    _write(
+        "troubleshooting.md",
+        "# Troubleshooting\n\nEvery cause that [`cardwise doctor`](../../howto/doctor.md) can name, generated from its "
+        "checks. Codes never change their meaning. A finding of the last column at the same place is a consequence.\n\n"
+        "| code | cause | seen in | explains |\n|---|---|---|---|\n" + rows + "\n\n```{toctree}\n:hidden:\n:glob:\n"
+        "/troubleshooting/*\n```\n",
+    )
+
+
 def _write(name: str, text: str) -> None:
     page = Path(__file__).parent / "reference" / "generated" / name
     page.parent.mkdir(exist_ok=True)
@@ -82,6 +100,7 @@ def _write(name: str, text: str) -> None:
 
 _write_reasons()
 _write_answers()
+_write_checks()
 _write("capacity.md", capacity_page())
 _write("metrics.md", metrics_page())
 _write_alerts()

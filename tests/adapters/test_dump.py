@@ -825,14 +825,14 @@ FOREIGN = {"nvidia.com/gpu.product": "Foo-9000"}
             [node(labels=FOREIGN), pod()],
             "Node",
             "node gpu-1, label nvidia.com/gpu.memory: missing, and 'Foo-9000' is no card that cardwise knows; add the "
-            "label with the MiB of one card, or pass --card-memory Foo-9000=MIB",
+            "label with the MiB of one card, or pass --card-memory Foo-9000=24576 with the MiB of yours",
             id="card of unknown memory",
         ),
         pytest.param(
             [node(labels={}), pod()],
             "Node",
             "node gpu-1, label nvidia.com/gpu.memory: missing, and 'UNKNOWN' is no card that cardwise knows; add the "
-            "label with the MiB of one card, or pass --card-memory UNKNOWN=MIB",
+            "label with the MiB of one card, or pass --card-memory UNKNOWN=24576 with the MiB of yours",
             id="card of unknown model",
         ),
         pytest.param(

@@ -99,6 +99,6 @@ def test_nonsense_is_no_memory_of_evictions(text):
 
 def test_each_pod_is_remembered_once_the_old_are_forgotten_and_who_was_spared_is_taken_out():
     known = Preemptions((line("a", 10.0), line("b", 20.0)))
-    more = known.with_more([line("b", 25.0), line("c", 30.0)], oldest_s=15.0)
+    more = known.with_more([line("b", 25.0), line("c", 30.0)], now_s=30.0, oldest_s=15.0)
     assert [(each.uid, each.eviction.at_s) for each in more.lines] == [("b", 20.0), ("c", 30.0)]
     assert [each.uid for each in more.without(["b"]).lines] == ["c"]

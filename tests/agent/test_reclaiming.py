@@ -323,3 +323,18 @@ def test_a_process_that_we_may_not_signal_is_an_error_that_says_what_is_needed(t
     monkeypatch.setattr(signal, "pidfd_send_signal", refused)
     with pytest.raises(ClusterError, match="needs root and the host's processes"):
         signal_of_pod(1, "11111111-2222-3333-4444-555555555555", signal.SIGTERM, tmp_path)
+
+
+async def test_who_was_lent_memory_gives_it_back_though_it_says_by_now_that_it_is_latency_sensitive():
+    """A pod's annotations are its owner's to write; memory was lent to it because it was best-effort."""
+    async with gpu_node() as node, Tenants(node) as tenants:
+        latency = await tenants.add("latency", LATENCY_MIB)
+        liar = await tenants.add("liar", 20_000, granted_mib=40_000, lent_mib=20_000, best_effort=True)
+        liar.body["metadata"]["annotations"][wire.ANNOTATION_CLASS] = "latency-sensitive"
+        node.bound(liar.body)
+        node.port.budget = True  # nor does the API server let an agent evict it
+        await node.until(lambda: level(node) is Level.CALM or level(node) is Level.WARY)
+        liar.per_s, liar.most_mib = 40_000, 36_000
+        await node.until(lambda: not liar.lives)
+        assert latency.lives
+        assert tenants.ooms == []

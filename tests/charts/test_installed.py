@@ -260,7 +260,9 @@ def test_a_kubelet_and_an_admin_change_the_rest_of_a_node(plane, space):
 # -------------------------------------------------------------------- what the controller writes
 
 
-@pytest.mark.parametrize("name", ["nominated", "preempted-for", "preempted-by", "preemptions"])
+@pytest.mark.parametrize(
+    "name", ["nominated", "preempted-for", "preempted-by", "preemptions", "moving", "moves", "stays"]
+)
 @pytest.mark.parametrize("kind", ["pod", "node"])
 def test_only_the_controller_says_what_is_kept_for_whom_and_who_was_evicted(plane, space, kind, name):
     key, where = f"cardwise.dev/{name}", ("-n", space) if kind == "pod" else ()

@@ -13,6 +13,7 @@ from cardwise.adapters import wire
 from cardwise.adapters.node_cards import encode_cards
 from cardwise.cli.fit import fit_command
 from cardwise.errors import UserError
+from cardwise.plan.tables import tables
 from tests.builders import card
 from tests.cli.test_commands import cardwise
 
@@ -84,7 +85,7 @@ def test_a_set_of_which_one_pod_waits_is_not_counted_and_leaves_nothing_behind(m
 def test_the_next_set_says_what_it_fails_for_in_numbers_and_what_to_do():
     _, told = fit("--slice", "chat=20000:20", "--cards", "X:24576=1")
     (stopped,) = told["stopped_by"]
-    assert stopped["pod"].startswith("default/chat-set-2-")
+    assert stopped["pod"] == "default/chat-set-2"
     assert "1 too little card memory" in stopped["why"]
     assert "4576 of 24576 MiB are free on the card, the pod asks for 20000" in stopped["detail"]
     assert "ask for fewer MiB" in stopped["advice"]
@@ -231,6 +232,28 @@ def test_a_node_selector_is_obeyed_with_the_labels_of_the_dump(dump, tmp_path):
     assert told["sets"] == 2
 
 
+def memory_of(*args):
+    """Of one card of these."""
+    (model,) = fit("--slice", "1000:10", *args, "--most", 1)[1]["cards"]
+    return model["memory_total_mib"] // model["cards"]
+
+
+@pytest.mark.parametrize("name", tables().cards)
+def test_a_card_has_one_size_by_every_name_that_plan_knows(name):
+    expected = tables().cards[name].memory_mib
+    assert memory_of("--cards", f"{name}=2") == memory_of("--node", f"name=a,model={name},cards=2") == expected
+
+
+def test_the_memory_of_a_node_of_unknown_cards_is_assumed_and_said_so():
+    _, told = fit("--slice", "1000:10", "--node", "name=a,model=NEW,cards=1", "--most", 1)
+    assert told["notes"] == ["node a: memory not given, and NEW is not known: 24576 MiB assumed"]
+
+
+def test_a_pod_of_an_unnamed_slice_has_a_short_name():
+    _, told = fit("--slice", "20000:20", "--cards", "X:24576=1")
+    assert told["stopped_by"][0]["pod"] == "default/slice-1-set-2"
+
+
 # ---------------------------------------------------------------- what is wrong
 
 
@@ -246,7 +269,9 @@ def test_a_node_selector_is_obeyed_with_the_labels_of_the_dump(dump, tmp_path):
         (["--slice", "a=1:1", "--slice", "a=2:1", "--cards", "A10=1"], "two slices are named a"),
         (["--slice", "x:1", "--cards", "A10=1"], "--slice 'x:1': "),
         (["--slice", "1:1", "--cards", "A10"], "'A10' is no kind of card with its number; write MODEL=COUNT"),
-        (["--slice", "1:1", "--cards", "NEW=2"], "the memory of 'NEW' is not known; write NEW:MIB=2"),
+        (["--slice", "1:1", "--cards", "NEW=2"], "the memory of 'NEW' is not known; write NEW:24576=2, with the"),
+        (["--slice", "1:1", "--cards", "A100=4"], "write A100:40960=4, with the MiB of yours, or A100-40GB or"),
+        (["--slice", "1:1", "--cards", "H1000=4"], "or H100"),
         (["--slice", "1:1", "--cards", "A10=0"], "0 cards; write 1 to 20000"),
         (["--slice", "1:1", "--cards", "A10=20000,L4=1"], "20,001 cards in all; write at most 20,000"),
         (["--slice", "1:1", "--cards", "A10=x"], "'A10=x'"),

@@ -105,6 +105,24 @@ def test_a_comparison_is_told_as_json_and_html_too(tmp_path):
     assert "Four groups" in (tmp_path / "c.html").read_text()
 
 
+def test_what_must_be_known_of_the_figures_is_in_the_file_too(tmp_path):
+    with serving(latency_s=0.2) as service:
+        loadtest(service.url, "--concurrency", "1", *SHORT, cwd=tmp_path)
+    (note,) = read_curve(tmp_path / "loadtest.json").notes
+    assert "a step 0.5 s: too short to tell rates" in note
+
+
+@pytest.mark.parametrize(
+    ("status", "advice"),
+    [(503, "that says nothing of the model: test again"), (404, "check the model, or give --tensor")],
+)
+def test_a_service_that_does_not_tell_of_the_model_is_passed_on_in_its_own_words(tmp_path, status, advice):
+    with serving(status=status, headers=[["x-cardwise-reason", "no-replica"]]) as service:
+        done = loadtest(service.url, "--oip", "other", "--concurrency", "1", *SHORT, cwd=tmp_path)
+    assert done.returncode == 2
+    assert f"it answers with {status} (x-cardwise-reason: no-replica): '{{}}'; {advice}" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [
@@ -116,6 +134,7 @@ def test_a_comparison_is_told_as_json_and_html_too(tmp_path):
         (["http://me:secret@x/"], "the URL holds a user or a password"),
         (["http://x/a b"], "must escape"),
         (["http://127.0.0.1:1/"], "cannot connect to 127.0.0.1:1"),
+        (["http://127.0.0.1:1/", "--oip", "x"], "(127.0.0.1: Connection refused); check host and port, and that the"),
         (["http://nowhere.invalid/"], "no such host"),
         (["http://x/", "--sweep", "concurrency"], "is not AXIS=N,N,..."),
         (["http://x/", "--sweep", "speed=1,2"], "is not AXIS=N,N,..."),

@@ -77,6 +77,28 @@ def test_measured_overheads_and_cards_of_ones_own_are_counted_with(tmp_path):
     assert "Mine" in [card["card"] for card in found["cards"]]
 
 
+def test_a_card_is_known_however_it_is_spelt_and_its_memory_need_not_be_told_again(tmp_path):
+    (tmp_path / "cards.toml").write_text('[H20]\ngeneration = "hopper"\ngbs = 4000\n')
+    assert (
+        "4090's memory"
+        in told("llama-3-8b", "--card", "NVIDIA-rtx-4090", "--dtype", "fp8", "--context", 512)["cores_why"]
+    )
+    found = told("llama-3-8b", "--cards", "cards.toml", "--card", "h20", cwd=tmp_path)
+    assert next(card["usable_mib"] for card in found["cards"] if card["card"] == "H20") == 97871 - 640
+
+
+def test_help_writes_rank_and_count_as_they_are_typed():
+    assert "--lora RANKxCOUNT" in plan("--help").stdout
+
+
+def test_no_card_that_holds_no_slice_is_timed():
+    found = told("llama-3-8b", "--card", "A100-80GB")
+    assert all((card["step_at_least_ms"] is None) == (card["slices"] == 0) for card in found["cards"])
+    assert any(card["slices"] == 0 for card in found["cards"])
+    row = next(line.split() for line in plan("llama-3-8b").stdout.splitlines() if line.startswith(" T4"))
+    assert row[2:] == ["–", "–"]
+
+
 # ---------------------------------------------------------------- a given slice
 
 
@@ -97,10 +119,16 @@ def test_a_slice_that_holds_nothing_is_refused_with_the_numbers_and_exit_code_1(
     assert plan("llama-3-8b", "--slice-mib", 16000).returncode == 1
 
 
+@pytest.mark.parametrize("form", [[], ["--json"], ["-o", "yaml"]], ids=["table", "json", "yaml"])
+@pytest.mark.parametrize("args", [["--slice-mib", 16000], ["--card", "T4"]], ids=["slice", "card"])
+def test_what_cannot_run_is_exit_code_1_in_every_form(form, args):
+    assert plan("llama-3-8b", *args, *form).returncode == 1
+
+
 def test_no_manifest_is_written_for_a_slice_that_holds_nothing():
     done = plan("llama-3-8b", "--slice-mib", 16000, "-o", "yaml")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "do not hold it" in done.stderr
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("no manifest: --slice-mib 16000: 16000 MiB do not hold it")
 
 
 # ---------------------------------------------------------------- replicas
@@ -109,7 +137,11 @@ def test_no_manifest_is_written_for_a_slice_that_holds_nothing():
 def saved(tmp_path, facts):
     """The results of a load test: 100 answers a second in time at the knee."""
     knee = Knee(axis="rate", load=100.0, goodput_per_s=100.0, p99_ms=50.0, broken_at=120.0, stopped_by="p99")
-    (tmp_path / "loadtest.json").write_text(curve_text(curve(measured(1), knee=knee, facts=facts)))
+    return curved(tmp_path, measured(1), knee=knee, facts=facts)
+
+
+def curved(tmp_path, *steps, **more):
+    (tmp_path / "loadtest.json").write_text(curve_text(curve(*steps, **more)))
     return "--curve", tmp_path / "loadtest.json"
 
 
@@ -121,6 +153,30 @@ def test_replicas_come_from_a_measured_curve(tmp_path):
 
 def test_a_smaller_share_of_a_card_takes_more_of_them(tmp_path):
     assert told("qwen3-8b", "--qps", 900, "--cores", 20, *saved(tmp_path, {"compute-pct": 50.0}))["replicas"] == 29
+
+
+def test_the_words_have_the_digits_of_a_measurement(tmp_path):
+    third = measured(1, 257.0)
+    found = told("qwen3-8b", "--qps", 900, *curved(tmp_path, third, facts={"cards": 3.0, "compute-pct": 150.0}))
+    assert (
+        "over 85.7/s that a replica with 50 % of a card carries; measured 85.7/s or more at 50 %"
+        in found["replicas_why"]
+    )
+
+
+def test_a_single_step_is_told_to_be_no_capacity(tmp_path):
+    one = curved(tmp_path, measured(1), facts={"compute-pct": 50.0})
+    assert any(
+        "the load test found no knee: 100/s held" in note for note in told("qwen3-8b", "--qps", 900, *one)["notes"]
+    )
+    assert "# Replicas: the load test found no knee" in plan("qwen3-8b", "--qps", 900, *one, "-o", "yaml").stdout
+
+
+def test_a_knee_whose_answers_did_not_end_is_refused(tmp_path):
+    piled = msgspec.structs.replace(measured(1), goodput_per_s=1.0)
+    done = plan("qwen3-8b", "--qps", 900, *curved(tmp_path, piled))
+    assert done.returncode == 2
+    assert "loadtest.json: at 100/s only 40 of 4,000 good answers ended in the counted 40 s" in done.stderr
 
 
 def test_a_curve_that_holds_nothing_is_refused(tmp_path):
@@ -230,6 +286,8 @@ def test_the_plot_is_a_picture_of_its_own(tmp_path):
         (["llama-3-8b", "--dtype", "int3"], "--dtype int3 is not known; write one of"),
         (["llama-3-8b", "--quantization", "q4"], "--quantization q4 is not known; write one of"),
         (["llama-3-8b", "--card", "Voodoo"], "--card Voodoo is not known; write one of T4"),
+        (["llama-3-8b", "--card", "A100"], "--card A100 is not known; write one of A100-40GB, A100-80GB"),
+        (["llama-3-8b", "--card", "H20"], "--card H20 is known by its memory only, 97,871 MiB: give --cards FILE"),
         (["llama-3-8b", "--engine", "onnxruntime"], "keeps no KV cache, and LlamaForCausalLM generates"),
         (["llama-3-8b", "--live-tokens", "5000"], "--live-tokens 5,000 are more than the context"),
         (["llama-3-8b", "--mps", "--isolation", "mig"], "are two modes"),

@@ -101,14 +101,15 @@ class RescueWorld(World):
         await self.schedule()
         for raw in self.raws():
             name, node = raw["metadata"]["name"], raw["spec"].get("nodeName")
+            namespace = raw["metadata"]["namespace"]
             if not node or self.is_lost(node):
                 continue
             if "deletionTimestamp" in raw["metadata"]:
-                self.cluster.delete_pod("default", name)
+                self.cluster.delete_pod(namespace, name)
             elif not _ready(raw):
                 self._age[name] = self._age.get(name, -1) + 1
                 if self._age[name] >= self.slow:
-                    self.cluster.ready_pod("default", name)
+                    self.cluster.ready_pod(namespace, name)
         await self.heard()
         for each in self.deployments:
             self.lowest[each.name] = min(self.lowest.get(each.name, 99), self.ready(each.name))

@@ -362,7 +362,8 @@ async def nominated_by_hand(world, victims, at="2026-01-01T00:00:00Z", keep=600.
     """Whatever wrote it, the pod that waits carries a nomination of n0 with these victims."""
     uid = world.get("high").metadata.uid
     claim = world.preempting.watching.pending[uid]
-    kept = world.preempting.ledger.suppose_without(claim, "n0", [uid for uid, _ in victims])
+    world.preempting.ledger.rebuild()
+    kept = world.preempting.ledger.suppose_without(claim, "n0", [world.get("low").metadata.uid])
     told = msgspec.to_builtins(told_allocation(kept.allocation))
     text = msgspec.json.encode({"v": 1, "at": at, "keep": keep, "alloc": told, "victims": victims}).decode()
     await world.cluster.annotate_pod("default", "high", uid, {wire.ANNOTATION_NOMINATED: text})
@@ -456,7 +457,7 @@ async def goes_at(world, call, names):
 async def test_a_mark_that_cannot_be_taken_off_keeps_nobody_waiting(world):
     """Somebody's admission policy denies every change of this pod."""
     world.node("n1")
-    await world.runs("odd", 1000, owner="odd")
+    await world.runs("odd", 1000, owner="odd", annotations=SENSITIVE)
     uid = world.get("odd").metadata.uid
     await world.cluster.annotate_pod("default", "odd", uid, {wire.ANNOTATION_PREEMPTED_FOR: "default/x u"})
     made = world.gate.annotate_pod
@@ -524,3 +525,52 @@ async def test_a_clock_that_was_set_back_a_little_releases_no_brake(world):
     for _ in range(20):
         await world.turn()
     assert world.going() == []
+
+
+UNWELL = [
+    pytest.param("CardwiseConsistent", "False", id="its agent is silent"),
+    pytest.param("Ready", "Unknown", id="it is not ready"),
+    pytest.param("CardwiseMPSReady", "False", id="its MPS daemon is down"),
+]
+
+
+@pytest.mark.parametrize(("kind", "status"), UNWELL)
+async def test_nobody_goes_on_a_node_that_takes_nobody_now(world, kind, status):
+    await low_and_high(world)
+    await world.cluster.set_node_condition("n0", {"type": kind, "status": status})
+    world.ledger.silence("n0", "so the scheduler takes it")
+    for _ in range(30):
+        await world.turn()
+    assert world.going() == []
+    await world.cluster.set_node_condition("n0", {"type": kind, "status": "True"})
+    world.ledger.silence("n0", "")
+    await until(world, lambda: world.is_going("low"))
+
+
+@pytest.mark.parametrize(("kind", "status"), UNWELL)
+async def test_a_node_that_fails_after_the_choice_spares_its_pods(world, kind, status):
+    await low_and_high(world)
+    await until(world, lambda: world.nomination("high"))
+    await world.cluster.set_node_condition("n0", {"type": kind, "status": status})
+    world.ledger.silence("n0", "so the scheduler takes it")
+    for _ in range(30):
+        await world.turn()
+    assert world.going() == []
+    assert world.nomination("high") is None
+
+
+@pytest.mark.parametrize(
+    "becomes", [{wire.ANNOTATION_CLASS: "latency-sensitive"}, {wire.ANNOTATION_PREEMPTIBLE: "false"}], ids=str
+)
+async def test_who_may_go_no_more_stays_though_the_watch_is_cut_and_does_not_tell(world, becomes):
+    await low_and_high(world)
+    await until(world, lambda: world.nomination("high"))
+    await world.heard()
+    world._controller.cancel()
+    await world.heard()
+    await world.cluster.annotate_pod("default", "low", world.get("low").metadata.uid, becomes)
+    for _ in range(5):
+        world.now_s += 1
+        await world.preempting.turn()
+    assert world.going() == []
+    assert world.nomination("high") is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import msgspec
 
 from cardwise.adapters import wire
@@ -167,3 +169,27 @@ async def test_loads_go_when_nobody_wishes_them_any_more():
         world.port.templates.clear()
         await world.look()
         assert await world.loads() == {}
+
+
+class Walked(dict):
+    """Pods that count how often all of them are walked through."""
+
+    walks = 0
+
+    def values(self):
+        self.walks += 1
+        return super().values()
+
+
+async def test_pods_are_not_walked_through_once_for_each_node():
+    async with PrefetchWorld() as world:
+        for i in range(20):
+            world.node(f"n{i}")
+            raw = copy.deepcopy(world.cluster._nodes[f"n{i}"])
+            raw["status"]["allocatable"]["ephemeral-storage"] = "1Ti"
+            world.cluster.put_node(raw)
+        await world.heard()
+        seen = world.prefetching.seen
+        seen.pods = pods = Walked(seen.pods)
+        await world.prefetching.turn()
+        assert pods.walks <= 2

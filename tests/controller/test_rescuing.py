@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from cardwise.adapters import wire
 from cardwise.errors import ClusterError
 from tests.controller.preempting_world import Killed
-from tests.controller.rescuing_world import HASH, RescueWorld
+from tests.controller.rescuing_world import HASH, SETTINGS, RescueWorld
 
 BUDGET = {"metadata": {"name": "keep"}, "spec": {"selector": {"matchLabels": {"app": "web"}}}}
 
@@ -239,3 +240,67 @@ async def test_a_step_that_the_api_server_forbids_is_said_and_not_tried_every_se
         del world.gate.release_pod
         await world.turns(20)
         assert sick not in world.where("web").values()
+
+
+# ---------------------------------------------------------------- hostile objects, and objects that change meanwhile
+
+
+async def test_a_node_that_is_deleted_in_the_middle_of_a_turn_ends_nothing():
+    async with RescueWorld() as world:
+        sick = await fenced_after_deploying(world, kind="StatefulSet", replicas=1)
+        await world.heard()
+        call = world.gate.evict
+
+        async def evict(evictee, *, dry_run=False):
+            if dry_run:
+                world.cluster.delete_node(sick)
+                await world.heard()
+            await call(evictee, dry_run=dry_run)
+
+        world.gate.evict = evict
+        world.now_s += 1
+        await world.rescuing.turn()
+        assert sick not in world.rescuing.seen.nodes
+
+
+def moving(service, hash_="h1"):
+    at = "2026-01-01T00:00:00Z"
+    told = {"v": 1, "at": at, "ready": 9, "service": service, "owner": "uid-web", "hash": hash_}
+    return msgspec.json.encode(told).decode()
+
+
+async def test_a_pod_of_another_namespace_that_says_it_was_released_of_a_service_holds_up_nobody():
+    """The mark is an annotation of the pod, and whose pod it is writes what they please."""
+    async with RescueWorld() as world:
+        for i in range(4):
+            world.node(f"n{i}")
+        await world.deploy("web")
+        for i in range(SETTINGS.at_once):
+            asked = {wire.GPU: "1", wire.USER_MEMORY: "1000", wire.USER_CORES: "5"}
+            metadata = {"name": f"liar{i}", "namespace": "elsewhere", "labels": {}, "annotations": {}}
+            containers = [{"name": "app", "resources": {"limits": asked}}]
+            world.cluster.create_pod({"metadata": metadata, "spec": {"containers": containers}})
+        await world.turns(2)
+        for i in range(SETTINGS.at_once):
+            uid = world.cluster._pods["elsewhere", f"liar{i}"]["metadata"]["uid"]
+            mark = {wire.ANNOTATION_MOVING: moving("default/web")}
+            await world.cluster.annotate_pod("elsewhere", f"liar{i}", uid, mark)
+            world.cluster.ready_pod("elsewhere", f"liar{i}")
+        world.fence(world.where("web")["web-1"])
+        await world.turn()
+        assert "web-1" in world.moving()
+
+
+async def test_a_pod_that_still_has_its_controller_was_not_released_whatever_it_says():
+    """Somebody copied the annotation into the template: every pod of it would be evicted, again and again."""
+    async with RescueWorld() as world:
+        world.node("n0")
+        world.node("n1")
+        await world.deploy("web")
+        for name in list(world.of("web")):
+            uid = world.get(name).metadata.uid
+            mark = {wire.ANNOTATION_MOVING: moving("default/web").replace('"ready":9', '"ready":0')}
+            await world.cluster.annotate_pod("default", name, uid, mark)
+        before = set(world.of("web"))
+        await world.turns(30)
+        assert set(world.of("web")) == before

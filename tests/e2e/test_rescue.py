@@ -277,3 +277,18 @@ def test_a_pod_that_was_released_goes_with_its_deployment_without_the_controller
     cw.plane.api("DELETE", f"{APPS}/deployments/web")
     wait_for(lambda: not pods(cw))
     kubelets.held.clear()
+
+
+def test_pods_that_carry_a_copied_mark_of_a_release_are_nobody_to_evict(cw, kubelets, controller):
+    """Somebody made a template of what kubectl showed. Another service is moved meanwhile, so turns are taken."""
+    for name in ("n0", "n1", "n2", "n3"):
+        cw.node(name)
+    marked = deploy(cw, kubelets, "copied", mib=1000)
+    told = {"v": 1, "at": "2026-01-01T00:00:00Z", "ready": 0, "service": "default/copied", "owner": "x", "hash": "x"}
+    for pod in marked:
+        body = {"metadata": {"annotations": {wire.ANNOTATION_MOVING: json.dumps(told)}}}
+        cw.plane.api("PATCH", f"{PODS}/{pod}", body, content_type=MERGE)
+    sick = min(deploy(cw, kubelets).values())
+    fence(cw, sick)
+    settled(cw, {sick})
+    assert kubelets.lowest == {"copied": 2, "web": 2}

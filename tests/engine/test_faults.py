@@ -46,7 +46,10 @@ def test_a_fault_strikes_before_the_work_unless_it_needs_an_answer():
         ('{"fautls": []}', "fautls: is no key; write faults"),
         ('{"slow_factor": 2}', "slow_factor: is no key; write slow-factor"),
         ('{"faults": [{"kind": "explode"}]}', r"faults\[0\].kind: is 'explode'; write one of status, reset"),
-        ('{"faults": [{"kind": "status", "status": 200}]}', r"faults\[0\].status: is 200; write a whole number from 400"),
+        (
+            '{"faults": [{"kind": "status", "status": 200}]}',
+            r"faults\[0\].status: is 200; write a whole number from 400",
+        ),
         ('{"faults": [{"kind": "reset", "every": 0}]}', r"faults\[0\].every: is 0; write a whole number at least 1"),
         ('{"faults": [{"kind": "cut", "when": "before"}]}', "spoils an answer"),
     ],

@@ -25,7 +25,7 @@ def blocks(seed, *, scale=1.0, count=4000):
 
 
 def measured(seed, rate=100.0, *, scale=1.0, count=4000, **more):
-    made = step(Load(rate_per_s=rate), good=count, issued=count, goodput=rate)
+    made = step(Load(rate_per_s=rate), good=count, issued=count, goodput=rate, seconds=count / rate)
     return msgspec.structs.replace(made, blocks=blocks(seed, scale=scale, count=count), **more)
 
 

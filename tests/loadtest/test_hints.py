@@ -81,6 +81,13 @@ def test_what_stands_there_is_told(monkeypatch, talks, said):
         first_request("http", port)
 
 
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_port_that_takes_no_connections_is_not_said_to_take_them(scheme):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    assert hint_of(endpoint_of(split_url(f"{scheme}://127.0.0.1:{port}/"))).startswith("it takes no connections: check")
+
+
 def test_tls_spoken_to_in_plain_is_told(tmp_path):
     authority = Authority(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -2,10 +2,13 @@
 
 import math
 
+import numpy as np
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from cardwise.loadtest.curve import Outcomes, Step
-from cardwise.loadtest.knee import knee_of, next_load, verdict_of
+from cardwise.loadtest.knee import keeps_up, knee_of, next_load, verdict_of
 from cardwise.loadtest.measure import histogram_of
 from cardwise.loadtest.plan import Load, Search
 
@@ -123,8 +126,11 @@ def test_a_service_that_holds_nothing_ends_the_search():
         (step(Load(rate_per_s=10), good=100, held_back=10), "goodput"),
         (step(Load(rate_per_s=10), good=0, outcomes=Outcomes(timeout=100)), "goodput"),
         (step(Load(rate_per_s=10), good=0, issued=0), "empty"),
+        (step(Load(rate_per_s=10), good=100, goodput=7.9), "backlog"),
+        (step(Load(rate_per_s=10), good=100, goodput=8.1), ""),
+        (step(Load(concurrency=10), good=100, goodput=0.1), ""),
     ],
-    ids=["holds", "slow", "short", "held back", "all timed out", "nothing due"],
+    ids=["holds", "slow", "short", "held back", "all timed out", "nothing due", "piles up", "keeps up", "callers wait"],
 )
 def test_why_a_step_does_not_hold(made, why):
     assert verdict_of(made, [], TARGET_MS) == why
@@ -136,3 +142,26 @@ def test_a_step_that_was_cut_short_is_no_knee():
     assert (knee.load, knee.stopped_by) == (10, "interrupt")
     assert knee_of([cut], "rate", ended="interrupt") is None
     assert not math.isnan(whole.p99_ms)
+
+
+@given(st.integers(20, 2000), st.floats(0.0, 0.2), st.integers(0, 2**32 - 1))
+def test_a_steady_service_keeps_up_whatever_chance_does(count, turn_share, seed):
+    """Poisson arrivals, answers of up to a fifth of the step: what ends in it is what began, but for the two ends."""
+    draw = np.random.default_rng(seed)
+    in_flight = draw.poisson(count * turn_share, 2)
+    ended = max(count + in_flight[0] - in_flight[1], 0)
+    missing_sd = math.sqrt(2 * count * turn_share)
+    assume(in_flight[1] - in_flight[0] <= 3 * missing_sd)
+    assert keeps_up(step(Load(rate_per_s=count / 10), good=count, goodput=ended / 10))
+
+
+def test_a_stream_whose_first_tokens_are_in_time_while_all_piles_up_has_its_knee_where_it_keeps_up():
+    """First tokens come at once at any rate; no more than 40 answers end in a second."""
+
+    def respond(load):
+        due = round(10 * load.rate_per_s)
+        return step(load, good=due, issued=due, goodput=min(load.rate_per_s, 40.0))
+
+    _, knee = searched(Search("rate", 10.0, 20_000.0), respond)
+    assert 40 <= knee.load <= 40 / 0.8 * 1.01
+    assert knee.stopped_by == "backlog"

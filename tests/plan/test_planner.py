@@ -168,6 +168,34 @@ def test_overheads_are_those_of_the_card():
     assert plan(card="H100").memory.of(CONTEXT) > plan(card="A10").memory.of(CONTEXT)
 
 
+@pytest.mark.parametrize(
+    ("name", "wish"),
+    [
+        ("bge-m3", {"context": 512, "sequences": 64, "engine": "vllm"}),
+        ("llama-3.2-1b", {}),
+        ("llama-3-8b", {}),
+        ("llama-3.1-70b", {"dtype": "fp8"}),
+        ("llama-3-8b", {"slice_mib": 20_000}),
+    ],
+    ids=lambda it: it if isinstance(it, str) else "",
+)
+def test_the_card_that_is_chosen_is_the_one_that_is_counted_with(name, wish):
+    chosen = plan(name, **wish)
+    told_it = plan(name, **wish, card=chosen.card.name)
+    assert chosen.load.generation == chosen.card.generation
+    assert (chosen.memory, chosen.slice_mib, chosen.cores) == (told_it.memory, told_it.slice_mib, told_it.cores)
+    assert chosen.slice_mib <= chosen.card.usable_mib
+    smaller = [card for card in TABLES.cards.values() if card.usable_mib < chosen.card.usable_mib]
+    able = [card for card in smaller if card.generation not in {"turing", "volta"} or chosen.form.name == "float16"]
+    assert all(plan(name, **wish, card=card.name).refused for card in able)
+
+
+def test_a_manifest_names_the_card_without_an_article():
+    assert "# Flags and compute are for card A100-40GB: annotation" in manifest(
+        plan(context=2048, sequences=8, card="A100-40GB")
+    )
+
+
 def test_what_the_files_weigh_counts_unless_another_format_is_asked_for():
     model = Model("x", find_model("llama-3-8b").shape, weights_bytes=10**10)
     assert make_plan(model, Wish(), TABLES).memory.of(WEIGHTS) == 10**10

@@ -6,6 +6,7 @@ from dataclasses import fields
 
 import pytest
 
+from cardwise.adapters.inventory import known_card_mib
 from cardwise.core.capacity.engines import ENGINES
 from cardwise.core.capacity.memory import Overheads, Range
 from cardwise.errors import InputError
@@ -54,3 +55,8 @@ def test_a_wrong_row_is_named(tmp_path, text, message):
     (tmp_path / "mine.toml").write_text(text)
     with pytest.raises(InputError, match=message):
         tables(tmp_path / "mine.toml")
+
+
+def test_every_card_has_its_memory_from_the_one_table_that_all_commands_share():
+    for name, card in tables().cards.items():
+        assert card.memory_mib == known_card_mib(name)

@@ -174,7 +174,14 @@ def test_an_allocation_annotation_is_denied_even_without_an_ask():
 
 
 @pytest.mark.parametrize(
-    "key", [wire.ANNOTATION_NOMINATED, wire.ANNOTATION_PREEMPTED_FOR, wire.ANNOTATION_PREEMPTED_BY]
+    "key",
+    [
+        wire.ANNOTATION_NOMINATED,
+        wire.ANNOTATION_PREEMPTED_FOR,
+        wire.ANNOTATION_PREEMPTED_BY,
+        wire.ANNOTATION_MOVING,
+        wire.ANNOTATION_STAYS,
+    ],
 )
 def test_a_pod_with_a_mark_of_preemption_is_denied(key):
     pod = raw({"cpu": "1"}, metadata={"annotations": {key: ""}})

@@ -212,9 +212,19 @@ def test_nodes_are_what_the_options_say():
 
 @pytest.mark.parametrize("view", ["--once", "--compare"])
 def test_memory_that_is_not_given_of_a_node_is_told(view):
-    done = up(view, "--node", "name=a,model=H100", "--node", "name=b,memory=81920", "--node", "name=c,cards=0")
+    done = up(
+        view,
+        "--node",
+        "name=a,model=NEW",
+        "--node",
+        "name=k,model=H100",
+        "--node",
+        "name=b,memory=81920",
+        "--node",
+        "name=c,cards=0",
+    )
     notes = [line.strip() for line in done.stdout.splitlines() if line.startswith("note: ")]
-    assert notes == ["note: node a: memory not given, 24576 MiB assumed"]
+    assert notes == ["note: node a: memory not given, and NEW is not known: 24576 MiB assumed"]
 
 
 def test_the_comparison_counts_cards_and_pods_with_and_without_sharing():

@@ -6,7 +6,7 @@ Refuses to interpret: quantities stay text, what is absent stays absent. ``inven
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated
 
 import msgspec
@@ -14,6 +14,14 @@ import msgspec
 Amounts = dict[str, str | int]
 """Resource name to quantity, as text: Kubernetes writes quantities as strings."""
 Moment = Annotated[datetime, msgspec.Meta(tz=True)]
+
+
+def since_epoch_s(at: datetime) -> float:
+    """Seconds since 1970. Raises ValueError for a moment that could not be written again: in UTC it has no year."""
+    try:
+        return at.astimezone(UTC).timestamp()
+    except OverflowError as exc:
+        raise ValueError(f"{at} is no moment in UTC") from exc
 
 
 class _Part(msgspec.Struct, rename="camel", gc=False, frozen=True):

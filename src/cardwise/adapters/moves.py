@@ -14,7 +14,7 @@ from typing import TypeVar
 import msgspec
 
 from cardwise.adapters import wire
-from cardwise.adapters.kube_objects import Moment, Node, Pod
+from cardwise.adapters.kube_objects import Moment, Node, Pod, since_epoch_s
 from cardwise.core.fleet.rescue import Moved
 from cardwise.files import decode_json
 
@@ -68,7 +68,7 @@ def moving_of(pod: Pod) -> Moving | None:
         return None
     if told.v != VERSION:
         raise ValueError(f"{wire.ANNOTATION_MOVING} has version {told.v}, this program reads {VERSION}")
-    return Moving(told.at.timestamp(), told.ready, told.service, told.owner, told.hash)
+    return Moving(since_epoch_s(told.at), told.ready, told.service, told.owner, told.hash)
 
 
 def encode_moves(moves: Iterable[Moved]) -> str:
@@ -81,7 +81,7 @@ def encode_moves(moves: Iterable[Moved]) -> str:
 def moves_of(node: Node) -> tuple[Moved, ...]:
     """What the node's annotation says, nothing without one. Raises ValueError if it is not one of ours."""
     lines = _read(node.metadata.annotations, wire.ANNOTATION_MOVES, list[_Line])
-    return tuple(Moved(each.at.timestamp(), each.uid, each.service, each.vain) for each in lines or ())
+    return tuple(Moved(since_epoch_s(each.at), each.uid, each.service, each.vain) for each in lines or ())
 
 
 def _read(notes: Mapping[str, str], key: str, kind: type[_ToldT]) -> _ToldT | None:

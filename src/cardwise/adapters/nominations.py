@@ -14,14 +14,16 @@ import msgspec
 
 from cardwise.adapters import wire
 from cardwise.adapters.allocations import ToldAllocation, read_allocation, told_allocation
-from cardwise.adapters.kube_objects import Moment, Node, Pod
+from cardwise.adapters.kube_objects import Moment, Node, Pod, since_epoch_s
 from cardwise.core.allocation import Allocation
-from cardwise.core.fleet.guard import Eviction
+from cardwise.core.fleet.guard import Eviction, age_s
 from cardwise.files import decode_json
 
 VERSION = 1
 MOST_KEPT_S = 3600.0
 """Nothing is kept longer for a pod that waits, whatever its annotation says."""
+MOST_LINES = 400
+"""Remembered of a node: all annotations of an object may take 256 KiB together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,8 @@ def nomination_of(pod: Pod) -> Nomination | None:
     if not 0 <= told.keep <= MOST_KEPT_S:
         raise ValueError(f"{wire.ANNOTATION_NOMINATED} keeps {told.keep} s, and at most {MOST_KEPT_S:g} are kept")
     victims = tuple(Victim(uid, name) for uid, name in told.victims)
-    return Nomination(read_allocation(told.alloc), victims, told.at.timestamp(), told.keep, told.tries, told.over)
+    at_s = since_epoch_s(told.at)
+    return Nomination(read_allocation(told.alloc), victims, at_s, told.keep, told.tries, told.over)
 
 
 # ---------------------------------------------------------------- on nodes
@@ -113,11 +116,12 @@ class Preemptions:
 
     lines: tuple[Preempted, ...] = field(default=())
 
-    def with_more(self, more: Iterable[Preempted], oldest_s: float) -> Preemptions:
-        """These and more, each pod once; what is older is forgotten."""
+    def with_more(self, more: Iterable[Preempted], now_s: float, oldest_s: float) -> Preemptions:
+        """These and more, each pod once; what is older than ``oldest_s`` is forgotten, and all but the newest."""
         by_uid = {line.uid: line for line in (*more, *self.lines)}
-        kept = [line for line in by_uid.values() if line.eviction.at_s >= oldest_s]
-        return Preemptions(tuple(sorted(kept, key=lambda line: (line.eviction.at_s, line.uid))))
+        kept = [line for line in by_uid.values() if age_s(line.eviction.at_s, now_s) <= oldest_s]
+        newest = sorted(kept, key=lambda line: (-age_s(line.eviction.at_s, now_s), line.uid))[-MOST_LINES:]
+        return Preemptions(tuple(sorted(newest, key=lambda line: (line.eviction.at_s, line.uid))))
 
     def without(self, uids: Iterable[str]) -> Preemptions:
         """All but those of these pods: they did not have to go in the end."""
@@ -145,5 +149,5 @@ def preemptions_of(node: Node) -> Preemptions:
         raise ValueError(f"{wire.ANNOTATION_PREEMPTIONS} is not readable: {exc}") from exc
     name = node.metadata.name
     return Preemptions(
-        tuple(Preempted(each.uid, Eviction(each.at.timestamp(), name, each.owner, each.by)) for each in lines)
+        tuple(Preempted(each.uid, Eviction(since_epoch_s(each.at), name, each.owner, each.by)) for each in lines)
     )

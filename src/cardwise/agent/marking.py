@@ -61,6 +61,11 @@ class PodUse:
     lent_mib: int
     pids: tuple[int, ...]
 
+    @property
+    def gives_back(self) -> bool:
+        """Whether it may have to go: lent memory is taken back whatever the pod's annotations say by now."""
+        return self.standing.best_effort or self.lent_mib > 0
+
 
 @dataclass(frozen=True, slots=True)
 class CardUse:
@@ -113,8 +118,8 @@ class Marking:
         cards = {
             grant.uuid
             for row in self.journal.rows
-            if self._standing(self.pods.by_uid.get(row.uid), row).best_effort
             for grant in row.grants
+            if grant.lent_mib or self._standing(self.pods.by_uid.get(row.uid), row).best_effort
         }
         if cards != self.sampler.wanted:
             self.sampler.wanted = frozenset(cards)

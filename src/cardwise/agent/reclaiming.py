@@ -118,7 +118,7 @@ class Reclaiming:
         standing, going = pod.standing, self.going.get(pod.uid)
         return Holder(
             pod.uid,
-            best_effort=standing.best_effort and pod.uid not in self._given_up,
+            best_effort=pod.gives_back and pod.uid not in self._given_up,
             used_mib=pod.used_mib,
             granted_mib=pod.physical_mib,
             priority=standing.priority,

@@ -10,8 +10,6 @@ from pathlib import Path
 import click
 import msgspec
 
-WANT = "a script of faults in JSON (docs: the emulated engine)"
-
 
 @click.command("engine")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
@@ -56,14 +54,13 @@ def engine_command(script: Path | None, *, faults: bool, **options: object) -> N
 
     Speaks the Open Inference Protocol v2, OpenAI's completions with streaming, and plain lists on /predict.
     """
-    from cardwise.engine.faults import Script, read_script  # noqa: PLC0415 - other commands start without it
+    from cardwise.engine.faults import Script  # noqa: PLC0415 - other commands start without it
     from cardwise.engine.server import run  # noqa: PLC0415
-    from cardwise.engine.settings import Settings  # noqa: PLC0415
-    from cardwise.files import read_text  # noqa: PLC0415
+    from cardwise.engine.settings import Settings, read_script_file  # noqa: PLC0415
     from cardwise.process import log_as_json  # noqa: PLC0415
 
     settings = msgspec.convert({**options, "test_doors": faults}, Settings)
-    given = Script() if script is None else read_script(read_text(script, WANT))
+    given = Script() if script is None else read_script_file(script)
     log_as_json()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         code = runner.run(run(settings, given, _tell))

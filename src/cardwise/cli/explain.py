@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 from rich.console import Console
 
 from cardwise.adapters import wire
@@ -63,6 +64,8 @@ def explain_command(
     claim, faults = read_claim(found)
     told = telling.explain(watching.ledger, claim, node)
     told = {**told, "stays": found.metadata.annotations.get(wire.ANNOTATION_STAYS)}
+    if not dump and (queue := asyncio.run(_queue_of(found, kubeconfig, context))) is not None:
+        told["queue"] = queue
     if as_json:
         click.echo(json.dumps({**told, "faults": faults}))
         return
@@ -91,12 +94,26 @@ async def _of_cluster(kubeconfig: Path | None, context: str | None) -> tuple[lis
         return await client.list_nodes(), await client.list_pods()
 
 
+async def _queue_of(pod: Pod, kubeconfig: Path | None, context: str | None) -> dict[str, Any] | None:
+    """Where it stands with Kueue: a pod without quota is offered to no node."""
+    if wire.LABEL_KUEUE_MANAGED not in pod.metadata.labels and wire.LABEL_KUEUE_QUEUE not in pod.metadata.labels:
+        return None
+    from cardwise.adapters.kube.client import connect  # noqa: PLC0415
+    from cardwise.adapters.kueue_pending import queue_state  # noqa: PLC0415
+
+    async with connect(kubeconfig, context) as client:
+        state = await queue_state(client, pod)
+    return None if state is None else {**msgspec.to_builtins(state), "lines": list(state.lines())}
+
+
 def _show(console: Console, told: Mapping[str, Any], faults: list[str]) -> None:
     console.print(f"pod {told['pod']}, policy {told['policy']}")
     for ask in told["asks"]:
         console.print(f"  container {ask['container']} ({ask['stage']}) asks for {_amount(ask)}")
     for fault in faults:
         console.print(f"  wrong: {fault}")
+    for line in told["queue"]["lines"] if "queue" in told else ():
+        console.print(f"  {line}")
     if not told["asks"]:
         console.print("  asks for no cards: cardwise has no part in where it goes")
         return

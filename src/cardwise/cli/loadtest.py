@@ -15,9 +15,11 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from cardwise.cli.inputs import SEED, FilePath, NumberRange
 from cardwise.cli.terminal import console
+from cardwise.compare.report import render_comparison
+from cardwise.core.comparison.verdict import Comparison
 from cardwise.errors import UserError
 from cardwise.files import check_output, plain, write_text
-from cardwise.loadtest.compare import Comparison, compare
+from cardwise.loadtest.compare import compare
 from cardwise.loadtest.curve import Curve, Step, curve_text, read_curve
 from cardwise.loadtest.plan import (
     FACTS,
@@ -41,7 +43,7 @@ from cardwise.loadtest.plan import (
     split_url,
     swept,
 )
-from cardwise.loadtest.report import details, render, render_comparison, row
+from cardwise.loadtest.report import details, notes_of, render, row
 from cardwise.loadtest.run import Listener, run, tensors_of
 
 EXIT_REGRESSION, EXIT_NOTHING_HOLDS, EXIT_INTERRUPTED = 1, 3, 130
@@ -217,6 +219,7 @@ def loadtest_command(
     messages = console(stderr=True)
     with _listening(messages, wanted=not as_json) as listener:
         curve = msgspec.structs.replace(run(target, plan, listener), facts=told)
+    curve = msgspec.structs.replace(curve, notes=notes_of(curve))
     _finish(curve, out, html, messages, as_json=as_json)
 
 

@@ -31,6 +31,7 @@ COMMANDS = (
     "mig",
     "quota",
     "up",
+    "page",
     "fit",
     "plan",
     "explain",

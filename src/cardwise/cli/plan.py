@@ -19,9 +19,10 @@ from cardwise.core.capacity.memory import Lora
 from cardwise.core.capacity.replicas import HEADROOM, Measured
 from cardwise.errors import UserError
 from cardwise.files import check_output, plain, write_text
+from cardwise.loadtest.carried import carried
 from cardwise.loadtest.curve import Curve, read_curve
 from cardwise.plan.catalogue import entry, find_model, names
-from cardwise.plan.manifest import manifest
+from cardwise.plan.manifest import manifest, refusal_of
 from cardwise.plan.planner import KV_DTYPES, SEQUENCES, Plan, Wish, make_plan
 from cardwise.plan.report import render, told
 from cardwise.plan.tables import tables
@@ -84,7 +85,9 @@ class _Lora(click.ParamType[Lora]):
     "--batch-tokens", type=TOKENS, help="Tokens that the engine computes in one step.  [default: the engine's]"
 )
 @click.option("--tp", type=click.IntRange(1, 1024), default=1, show_default=True, help="Cards that share the model.")
-@click.option("--lora", type=_Lora(), help="Adapters that are loaded at a time: 16x4 are four of rank 16.")
+@click.option(
+    "--lora", type=_Lora(), metavar=_Lora.name, help="Adapters that are loaded at a time: 16x4 are four of rank 16."
+)
 @click.option(
     "--qps", type=NumberRange(min=0, min_open=True, max=1e9), help="Requests per second that all replicas carry."
 )
@@ -146,7 +149,8 @@ def plan_command(
     MODEL is a folder with config.json (and safetensors files, whose headers are read), a config.json, or a name of
     --list.
 
-    Exit code 1: the slice of --slice-mib does not hold it, or the card of --card does not hold the slice.
+    Exit code 1: the slice of --slice-mib does not hold it, or the card of --card does not hold the slice. With -o yaml
+    nothing is then written to stdout.
     """
     if listed:
         _show_list()
@@ -187,12 +191,17 @@ def plan_command(
 
 
 def _show(plan: Plan, output: str, plot: Path | None, *, as_json: bool) -> None:
+    """In the form that was asked for. No manifest is written of what cannot run: why not goes to stderr."""
     if plot is not None:
         from cardwise.plan.plots import plot as draw  # noqa: PLC0415 - matplotlib takes a second, and is an extra
 
         write_text(plot, draw(plan))
     if as_json:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(told(plan))).decode() + "\n")
+    elif output == "yaml" and plan.refused:
+        console(stderr=True).print(
+            plain(f"no manifest: {refusal_of(plan)}"), highlight=False, markup=False, soft_wrap=True
+        )
     elif output == "yaml":
         sys.stdout.write(manifest(plan))
     else:
@@ -200,18 +209,18 @@ def _show(plan: Plan, output: str, plot: Path | None, *, as_json: bool) -> None:
 
 
 def _measured(curve: Curve, path: Path) -> Measured:
-    """What a replica carries: at the knee, else at the best step that holds. Raises UserError if none does."""
-    held = [step.goodput_per_s for step in curve.steps if step.holds]
-    best = curve.knee.goodput_per_s if curve.knee is not None and curve.knee.goodput_per_s else max(held, default=0.0)
-    if best <= 0:
-        raise UserError(f"--curve {plain(str(path))}: no step of this test held its target, so it carries nothing")
+    """What a replica carries. Raises UserError if the curve does not say."""
+    try:
+        found = carried(curve)
+    except ValueError as error:
+        raise UserError(f"--curve {plain(str(path))}: {error}") from error
     replicas = curve.facts.get("cards", 1.0)
     share = curve.facts.get(FACT_CORES, 100.0) / max(replicas, 1.0)
     if not 1 <= share <= 100:
         raise UserError(
             f"--curve {plain(str(path))}: its facts say {share:g} % of a card for a replica; write 1 to 100"
         )
-    return Measured(best / max(replicas, 1.0), round(share))
+    return Measured(found.rate_per_s / max(replicas, 1.0), round(share), found.at_least, found.notes)
 
 
 def _show_list() -> None:

@@ -88,4 +88,5 @@ def up_command(
     elif once:
         up.show_once(wish, as_json=as_json)
     else:
-        asyncio.run(up.stay(wish, (lambda latest: serve_page(latest, port)) if page else None))
+        remedy = "give another --port, or --no-page"
+        asyncio.run(up.stay(wish, (lambda session: serve_page(session, port, remedy=remedy)) if page else None))

@@ -15,7 +15,7 @@ read: labels and taints.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -25,7 +25,7 @@ from prometheus_client import CollectorRegistry
 from cardwise.adapters import wire
 from cardwise.adapters.kube.port import EvictingPort
 from cardwise.adapters.kube_objects import Pod
-from cardwise.adapters.nominations import Nomination, Victim, encode_nomination, nomination_of
+from cardwise.adapters.nominations import Nomination, Preempted, Victim, encode_nomination, nomination_of
 from cardwise.adapters.watching import Watching
 from cardwise.controller.preemption.seeing import Seen, owner_of, queue_of, remembered
 from cardwise.controller.preemption.settings import PreemptionSettings
@@ -99,8 +99,9 @@ class Preempting:
         live = {uid: each for uid, each in told.items() if self._lives(uid)}
         asking = [pod for pod in self._asking(told) if pod.metadata.uid not in live]
         for uid, nomination in told.items():
-            if uid not in live and not nomination.over:
-                await self._apart(uid, self.steps.give_up(self.seen.pods[uid], nomination))
+            pod = self.seen.pods.get(uid)  # it may be gone since the turn began
+            if uid not in live and not nomination.over and pod is not None:
+                await self._apart(uid, self.steps.give_up(pod, nomination))
         await self.steps.forgive(live)
         if not live and not asking:
             return
@@ -160,20 +161,16 @@ class Preempting:
     async def _snapshot(self, live: Mapping[str, Nomination]) -> Snapshot:
         budgets, leaving = await self.port.list_budgets(), await self._kueue_evicts()
         going = {victim.uid for nomination in live.values() for victim in nomination.victims}
-        past = list(self._past(live))
-        made = Snapshot(self.ledger, self.seen, self.settings, self.now_s(), self.utc_s(), leaving, going, past)
-        return made.fill(budgets)
+        memories = {name: remembered(node) for name, node in self.seen.nodes.items()}
+        closed = frozenset(name for name, lines in memories.items() if lines is None)
+        past = list(self._past(live, [line for lines in memories.values() for line in lines or ()]))
+        parts = (self.ledger, self.seen, self.settings, self.now_s(), self.utc_s(), leaving, going, past, closed)
+        return Snapshot(*parts, frozenset(self.watching.inconsistent)).fill(budgets)
 
-    def _past(self, live: Mapping[str, Nomination]) -> Iterator[Eviction]:
+    def _past(self, live: Mapping[str, Nomination], lines: Sequence[Preempted]) -> Iterator[Eviction]:
         """What was done of late, as nodes remember it; and what is decided and not noted there yet."""
-        noted = set[str]()
-        for name, node in self.seen.nodes.items():
-            lines = remembered(node)
-            if lines is None:  # what it gave up is not known: it gives up nobody until somebody mends that
-                yield from [Eviction(self.utc_s(), name, "", "")] * self.settings.most_per_node
-            for line in lines or ():
-                noted.add(line.uid)
-                yield line.eviction
+        yield from (line.eviction for line in lines)
+        noted = {line.uid for line in lines}
         for uid, nomination in live.items():
             by = self.seen.pods.get(uid)
             for victim in nomination.victims:

@@ -12,7 +12,8 @@ Refuses to know how models are loaded: that is the user's container.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable
+from collections import Counter as Counted
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -110,9 +111,10 @@ class Prefetching:
         templates = {each.name: each for each in await self.port.list_templates()}
         wishes = {name: wish for name, each in templates.items() if (wish := await self._wish(each)) is not None}
         running, rests = await self._loads(await self.port.list_loads(), templates, wishes)
+        disks = self._disks() if wishes else {}
         plan = prefetch(
             [wish for name, wish in wishes.items() if self._claim(templates[name].service) is not None],
-            {name: self._disk(node) for name, node in self.seen.nodes.items()},
+            disks,
             lambda wish, shut: self._next(templates[wish.key], wish, shut),
             running,
             rests,
@@ -160,18 +162,24 @@ class Prefetching:
             return False
         return lets(told, pod) and not any(c.type == "Ready" and c.status != "True" for c in told.status.conditions)
 
-    def _disk(self, node: Node) -> Disk:
-        name, spec = node.metadata.name, self.ledger.nodes.get(node.metadata.name)
+    def _disks(self) -> dict[str, Disk]:
+        asked_mib = self._asked_mib()
+        return {name: self._disk(node, asked_mib.get(name, 0)) for name, node in self.seen.nodes.items()}
+
+    def _disk(self, node: Node, asked_mib: int) -> Disk:
+        spec = self.ledger.nodes.get(node.metadata.name)
         told = node.status.allocatable.get(DISK)
         pressed = any(each.type == "DiskPressure" and each.status == "True" for each in node.status.conditions)
-        free_mib = None if told is None else parse_mib(told, up=False) - self._asked_mib(name)
+        free_mib = None if told is None else parse_mib(told, up=False) - asked_mib
         return Disk(spec.cached_models if spec else frozenset(), free_mib, pressed)
 
-    def _asked_mib(self, node: str) -> int:
-        """Disk that pods on a node have asked for."""
-        pods = (pod for pod in self.seen.pods.values() if pod.spec.node_name == node)
-        asked = (each.resources.requests.get(DISK, "0") for pod in pods for each in pod.spec.containers)
-        return sum(parse_mib(amount, up=True) for amount in asked)
+    def _asked_mib(self) -> Mapping[str, int]:
+        """Disk that pods have asked for, by node."""
+        asked: Counted[str] = Counted()
+        for pod in self.seen.pods.values():
+            amounts = (each.resources.requests.get(DISK) for each in pod.spec.containers)
+            asked[pod.spec.node_name] += sum(parse_mib(amount, up=True) for amount in amounts if amount is not None)
+        return asked
 
     # ---------------------------------------------------------------- loads
 

@@ -32,6 +32,7 @@ from cardwise.controller.rescue.facts import Facts, complete, controller_of, rel
 from cardwise.controller.rescue.settings import RescueSettings
 from cardwise.controller.rescue.telling import Telling
 from cardwise.core.fleet.grounds import Ground, Spell, hear, ripe
+from cardwise.core.fleet.guard import age_s
 from cardwise.core.fleet.rescue import Because, Move, Moved, Plan, Replica, Step, World, rescue
 from cardwise.core.fleet.room import Room
 from cardwise.core.ledger import Ledger
@@ -193,14 +194,14 @@ class Rescuing:
 
     def _moves_on(self, name: str) -> set[Moved]:
         """What a node says, and what this process wrote there, which may not be told yet."""
-        oldest_s = self.utc_s() - self.settings.policy.memory_s
+        now_s, oldest_s, node = self.utc_s(), self.settings.policy.memory_s, self.seen.nodes.get(name)
         try:
-            told: Iterable[Moved] = moves_of(self.seen.nodes[name])
+            told: Iterable[Moved] = () if node is None else moves_of(node)  # it may be deleted within a turn
         except ValueError as exc:
             log.error("who left a node is unreadable, it counts as nobody", node=name, why=str(exc))
             told = ()
-        known = {(m.uid, m.vain, round(m.at_s)): m for m in (*told, *self._written.get(name, ())) if m.at_s >= oldest_s}
-        return set(known.values())
+        known = {(m.uid, m.vain, round(m.at_s)): m for m in (*told, *self._written.get(name, ()))}
+        return {m for m in known.values() if age_s(m.at_s, now_s) <= oldest_s}
 
     async def _remember(self, pod: Pod, move: Move, *, vain: bool = False) -> None:
         """Note a move on the node that the pod leaves, before it is made."""

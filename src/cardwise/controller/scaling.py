@@ -387,13 +387,16 @@ class Scaling:
 
     def _is_news(self, said: tuple[str, str, str]) -> bool:
         """Whether it was not said a moment ago: what comes and goes by the turn is said now and then."""
-        now_s = self.now_s()
-        self._said = {each: at_s for each, at_s in self._said.items() if now_s - at_s < SAID_EVERY_S}
-        return self._said.setdefault(said, now_s) == now_s
+        at_s, now_s = self._said.get(said), self.now_s()
+        if at_s is not None and now_s - at_s < SAID_EVERY_S:
+            return False
+        self._said[said] = now_s
+        return True
 
     def _forget(self, policies: Iterable[ServicePolicy]) -> None:
         """What belongs to policies that are gone."""
-        kept = {each.uid: each for each in policies}
+        kept, now_s = {each.uid: each for each in policies}, self.now_s()
+        self._said = {each: at_s for each, at_s in self._said.items() if now_s - at_s < SAID_EVERY_S}
         for uid in self._memory.keys() - kept.keys():
             del self._memory[uid]
         self.forecasting.forget({each.key for each in kept.values()})

@@ -20,7 +20,9 @@ _SHARES = ("stall_share",)
 _PORTS = ("port",)
 
 
-SCRIPT = 'a script of faults in JSON, such as {"faults": [{"kind": "reset", "every": 7}]} (docs/howto/emulated-engine.md)'
+SCRIPT = (
+    'a script of faults in JSON, such as {"faults": [{"kind": "reset", "every": 7}]} (docs/howto/emulated-engine.md)'
+)
 """What ``--script`` takes."""
 
 

@@ -250,7 +250,7 @@ def _knee_loads(before: Knee | None, after: Knee | None) -> tuple[float, float] 
     """Where both were found; None unless they were, on one axis."""
     if before is None or after is None or before.axis != after.axis:
         return None
-    if not (before.load and after.load and {before.stopped_by, after.stopped_by} <= {"p99", "goodput"}):
+    if not (before.load and after.load and {before.stopped_by, after.stopped_by} <= {"p99", "goodput", "backlog"}):
         return None
     return before.load, after.load
 
@@ -261,9 +261,9 @@ def _cost(before: Curve, after: Curve, matched: Sequence[tuple[Step, Step]], unl
     key = next((key for key in ("cost-per-hour", "cards") if key in before.facts and key in after.facts), None)
     if key is None or rates is None or not all(rates) or unlike:
         return []
-    costs = [curve.facts[key] / (rate * 3600) * 1e6 for curve, rate in zip((before, after), rates, strict=True)]
+    one, other = (curve.facts[key] / (rate * 3600) * 1e6 for curve, rate in zip((before, after), rates, strict=True))
     unit = "" if key == "cost-per-hour" else "card-hours"
-    return [_exact(Part.COST, "per million good answers", *costs, compared_counts(*costs), unit)]
+    return [_exact(Part.COST, "per million good answers", one, other, compared_counts(one, other), unit)]
 
 
 def _rates(before: Curve, after: Curve, matched: Sequence[tuple[Step, Step]]) -> tuple[float, float] | None:

@@ -119,7 +119,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     """The test ended inside this step: its figures are of a shorter time."""
     holds: bool
     why: str
-    """Why the load does not hold: ``p99``, ``goodput``, ``empty``; empty if it holds."""
+    """Why the load does not hold: ``p99``, ``goodput``, ``backlog``, ``empty``; empty if it holds."""
 
     @property
     def judged(self) -> Histogram:
@@ -157,7 +157,7 @@ class Knee(msgspec.Struct, frozen=True, kw_only=True):
     broken_at: float | None
     """The least load above it that did not hold; None if all did."""
     stopped_by: str
-    """``p99``, ``goodput``, ``most`` (the user's bound), ``time`` (the limit) or ``interrupt``."""
+    """``p99``, ``goodput``, ``backlog``, ``most`` (the user's bound), ``time`` (the limit) or ``interrupt``."""
 
 
 class HistogramForm(msgspec.Struct, frozen=True):
@@ -184,6 +184,8 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True):
     set_aside: list[Step] = []
     """Steps that failed while the generator itself stalled, and were run again: no figure counts them."""
     knee: Knee | None = None
+    notes: list[str] = []
+    """What must be known to trust the figures, in words: for who reads the file and not the table."""
 
 
 def curve_text(curve: Curve) -> str:

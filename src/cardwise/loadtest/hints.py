@@ -21,6 +21,8 @@ _EMPTY_SETTINGS = b"\0\0\0" + bytes([_SETTINGS]) + b"\0\0\0\0\0"
 
 def hint_of(endpoint: Endpoint) -> str:
     """What it is, and what to do: one clause."""
+    if not _takes_connections(endpoint):
+        return "it takes no connections: check host and port, and that the service runs"
     if _speaks_tls(endpoint):
         if endpoint.scheme == "http":
             return "it speaks TLS: write https://"
@@ -48,6 +50,14 @@ def is_http2(first: bytes) -> bool:
     size = int.from_bytes(first[:3], "big")
     kind, _, stream = struct.unpack_from(">BBI", first, 3)
     return kind in {_SETTINGS, _GOAWAY} and stream == 0 and size < 2**14
+
+
+def _takes_connections(endpoint: Endpoint) -> bool:
+    try:
+        _connected(endpoint).close()
+    except OSError:
+        return False
+    return True
 
 
 def _speaks_tls(endpoint: Endpoint) -> bool:

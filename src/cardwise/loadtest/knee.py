@@ -4,7 +4,8 @@ The load doubles until a step does not hold, then the gap is halved (in ratio) u
 down from above, because an overloaded service may need longer than a step to recover, and would be blamed for it.
 
 A step holds if the P99 of its good answers is within the target, and enough of what was due was answered so: a service
-that rejects quickly has a fine P99, and a knee all the same. In a closed loop the callers wait, so nothing is ever
+that rejects quickly has a fine P99, and a knee all the same. And answers must end as fast as requests come: of a stream
+the first token may be in time while all that was begun piles up. In a closed loop the callers wait, so nothing is ever
 short; there more callers must not lessen the goodput.
 
 Refuses to call the user's bound a knee: it says what stopped the search.
@@ -22,23 +23,37 @@ GOOD_SHARE = 0.95
 """Of what was due, in the open loop; and of the best goodput so far, in the closed one."""
 CLOSE_ENOUGH = 1.08
 """Least load that does not hold over the most that does."""
+KEEPS_UP_SHARE = 0.8
+"""Of the good answers, in the open loop: so many at least must have ended in the counted time."""
 LEAST_REQUESTS = 5
 """Per step: no rate is tried that would offer fewer."""
 
 
 def verdict_of(step: Step, earlier: Sequence[Step], target_p99_ms: float) -> str:
-    """Why the step does not hold: ``p99``, ``goodput``, ``empty``; empty text if it does."""
+    """Why the step does not hold: ``p99``, ``goodput``, ``backlog``, ``empty``; empty text if it does."""
     if not step.offered:
         return "empty"
     if step.outcomes.ok and step.p99_ms > target_p99_ms:
         return "p99"
     if step.good < GOOD_SHARE * step.offered:
         return "goodput"
+    if step.concurrency is None and not keeps_up(step):
+        return "backlog"
     if step.concurrency is not None:
         fewer = [each.goodput_per_s for each in earlier if each.holds and each.load < step.load]
         if fewer and step.goodput_per_s < GOOD_SHARE * max(fewer):
             return "goodput"
     return ""
+
+
+def keeps_up(step: Step) -> bool:
+    """Whether good answers ended about as fast as the requests for them came.
+
+    In a steady state what ends in the counted time and what began in it differ by chance only: by what was in flight at
+    either end. Two square roots of the count are three standard deviations of that, for answers of a fifth of the step.
+    """
+    missing = step.good - step.goodput_per_s * step.seconds
+    return missing <= max((1 - KEEPS_UP_SHARE) * step.good, 2 * math.sqrt(step.good))
 
 
 def next_load(steps: Sequence[Step], search: Search, seconds: float) -> Load | None:

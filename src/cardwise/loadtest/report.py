@@ -5,7 +5,6 @@ Refuses to hide what spoils a figure: requests held back, the generator's own st
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from rich import box
@@ -13,14 +12,13 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from cardwise.loadtest.carried import short_notes
 from cardwise.loadtest.curve import Curve, Knee, Step
 from cardwise.loadtest.measure import Quantiles
 
-WHY = {"p99": "no: P99", "goodput": "no: goodput", "empty": "nothing due"}
+WHY = {"p99": "no: P99", "goodput": "no: goodput", "backlog": "no: backlog", "empty": "nothing due"}
 COLUMNS = ("load", "issued", "rejected", "error", "timeout", "in time/s", "p50", "p90", "p99", "p99.9", "holds")
 STALL_SHARE = 0.1
-FEWEST_IN_TURN = 5
-"""Answers that a step must have room for, one after the other."""
 
 
 def render(curve: Curve) -> RenderableType:
@@ -86,6 +84,7 @@ def knee_sentence(knee: Knee, target_p99_ms: float) -> str:
     because = {
         "p99": f"the P99 exceeds {target_p99_ms:g} ms",
         "goodput": "goodput falls: too few are answered in time",
+        "backlog": "answers end more slowly than requests come: they pile up",
         "empty": "nothing was due",
     }
     if knee.load is None:
@@ -123,25 +122,9 @@ def notes_of(curve: Curve) -> list[str]:
     if curve.set_aside:
         told = ", ".join(step.name for step in curve.set_aside)
         notes.append(f"run again, as the generator itself stalled: {told}")
-    notes.extend(_short_notes(curve))
+    notes.extend(short_notes(curve, curve.steps))
     notes.extend(_service_notes(curve))
     return notes
-
-
-def _short_notes(curve: Curve) -> list[str]:
-    """Of steps that hold few answers: what began before the counted time and what ends after it outweigh the rest."""
-    short = [
-        (step.name, step.latency_ms.p50 / 1000)
-        for step in curve.steps
-        if step.latency_ms is not None and step.latency_ms.p50 / 1000 * FEWEST_IN_TURN > curve.settings.seconds
-    ]
-    if not short:
-        return []
-    longest_s = max(took_s for _, took_s in short)
-    told = f"half of the answers took {longest_s:.1f} s or longer, a step {curve.settings.seconds:g} s"
-    less = " or fewer --max-tokens" if curve.settings.judged == "first token" else ""
-    advice = f"give --seconds {math.ceil(2 * FEWEST_IN_TURN * longest_s)}{less}"
-    return [f"{told}: too short to tell rates and the knee at {', '.join(name for name, _ in short)}; {advice}"]
 
 
 def _service_notes(curve: Curve) -> list[str]:

@@ -24,8 +24,9 @@ import httpx2
 import msgspec
 
 from cardwise import __version__
+from cardwise.adapters.http1.faults import REASON
 from cardwise.errors import UserError
-from cardwise.files import seen
+from cardwise.files import plain, seen
 from cardwise.loadtest.client import Address, Call, Client
 from cardwise.loadtest.curve import Curve, Environment, Settings, Step
 from cardwise.loadtest.generator import Running
@@ -40,6 +41,8 @@ with contextlib.suppress(ImportError):  # no wheel for this platform: asyncio's 
 CONNECT_S = 5.0
 FIRST_S = 30.0
 """For the first request at least: a service that was just started may load what it serves."""
+_NOT_NOW = frozenset({408, 429, 500, 502, 503, 504})
+"""Statuses that tell of the service's state and not of the request."""
 STALL_SHARE = 0.1
 """Of the target: a step in which the generator itself stalled for longer, and that failed, is run again, once."""
 
@@ -286,17 +289,24 @@ def ask_once(target: Target, plan: Plan) -> None:
         where = answer.headers.get("location", "nowhere")
         raise UserError(f"{shown.url} redirects ({answer.status_code}) to {seen(where)}; give that URL")
     if 400 <= answer.status_code < 500 and answer.status_code not in {408, 429}:
-        told = f"{shown.url} answers the first request with {answer.status_code}: {seen(answer.text[:200])}"
+        told = f"{shown.url} answers the first request with {_words_of(answer)}"
         raise UserError(f"{told}; check path, model, body and headers")
 
 
 def tensors_of(target: Target, model_path: str, timeout_s: float = FIRST_S) -> tuple[Tensor, ...]:
-    """The inputs that a model says it takes, by its OIP metadata; dimensions left open are 1."""
+    """The inputs that a model says it takes, by its OIP metadata; dimensions left open are 1.
+
+    Raises UserError with the service's own words if it does not say.
+    """
+    reach(target.endpoint)
     url = f"{target.endpoint.scheme}://{target.endpoint.authority}{model_path}"
     advice = "give --tensor NAME:DATATYPE:DIMS, or --body FILE"
     answer = _fetch(target, "GET", url, None, None, timeout_s)
     if answer.status_code != 200:
-        raise UserError(f"{url} does not tell the model's inputs ({answer.status_code}); check the model, or {advice}")
+        said = f"{url} does not tell the model's inputs: it answers with {_words_of(answer)}"
+        if answer.status_code in _NOT_NOW:
+            raise UserError(f"{said}; that says nothing of the model: test again once the service answers")
+        raise UserError(f"{said}; check the model, or {advice}")
     try:
         told = msgspec.json.decode(answer.content, type=_Metadata)
     except msgspec.DecodeError as error:
@@ -304,6 +314,13 @@ def tensors_of(target: Target, model_path: str, timeout_s: float = FIRST_S) -> t
     if not told.inputs or any(each.datatype == "BYTES" for each in told.inputs):
         raise UserError(f"{url}: inputs that cannot be made up (none, or of BYTES); give --body FILE")
     return tuple(Tensor(each.name, each.datatype, tuple(max(dim, 1) for dim in each.shape)) for each in told.inputs)
+
+
+def _words_of(answer: httpx2.Response) -> str:
+    """An answer that is no good one: its status, why the gateway says so where it does, and its body's words."""
+    reason = answer.headers.get(REASON.decode(), "")
+    why = f" ({REASON.decode()}: {plain(reason)})" if reason else ""
+    return f"{answer.status_code}{why}: {seen(answer.text[:200])}"
 
 
 class _Input(msgspec.Struct):

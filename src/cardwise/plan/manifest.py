@@ -29,14 +29,17 @@ START_BYTES_PER_S = 1_000_000_000
 def manifest(plan: Plan) -> str:
     """YAML of both objects, with what has to be known as comments. Raises UserError if the slice does not hold it."""
     if plan.refused:
-        raise UserError(
-            plan.refusal if plan.wish.slice_mib is None else f"--slice-mib {plan.slice_mib}: {plan.refusal}"
-        )
+        raise UserError(refusal_of(plan))
     name = service_name(plan.model.name)
     how = serving(plan.engine.name, name, plan.model.shape.kind)
     objects = [_deployment(plan, name, how), _service(name)]
     comments = "".join(f"# {plain(line)}\n" for line in _comments(plan, how))
     return comments + yaml.safe_dump_all(objects, sort_keys=False, width=120, allow_unicode=True)
+
+
+def refusal_of(plan: Plan) -> str:
+    """Why there is no manifest, with the option that said so."""
+    return plan.refusal if plan.wish.slice_mib is None else f"--slice-mib {plan.slice_mib}: {plan.refusal}"
 
 
 def service_name(text: str) -> str:
@@ -52,12 +55,15 @@ def _comments(plan: Plan, how: Serving) -> list[str]:
     ]
     if plan.card is not None:
         lines.append(
-            f"Flags and compute are for a {plan.card.name}; annotation {wire.ANNOTATION_GPU_MODEL} holds it to one."
+            f"Flags and compute are for card {plan.card.name}: annotation {wire.ANNOTATION_GPU_MODEL} holds it"
         )
+        lines.append("to that model.")
     if not plan.cores.known:
         lines.append(f"Percent of compute: {plan.cores.why}.")
     if not plan.replicas.known:
         lines.append(f"Replicas: {plan.replicas.why}.")
+    if plan.wish.measured is not None:
+        lines += [f"Replicas: {note}." for note in plan.wish.measured.notes]
     if plan.form.name in PREPARED and plan.model.shape.quantization != plan.form.name:
         lines.append(f"Fill in: a checkpoint of the model that was prepared in {plan.form.name}.")
     if how.open:

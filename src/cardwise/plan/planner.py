@@ -6,9 +6,12 @@ the model is made for, more cards than heads, an engine that does not generate.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from cardwise.adapters import wire
+from cardwise.adapters.inventory import KNOWN_CARD_MEMORY_MIB, near_cards
 from cardwise.adapters.models import Model
 from cardwise.core.capacity.engines import ENGINES, EngineSettings, SliceShape, flags_for
 from cardwise.core.capacity.engines.budget import Needs, Shortage, budget
@@ -143,16 +146,13 @@ def make_plan(model: Model, wish: Wish, tables: Tables) -> Plan:
     shape = model.shape
     engine = _engine(shape, wish, tables)
     form, notes = _format(shape, wish, engine, tables)
-    card = _card(wish, tables)
-    load = _load(shape, wish, engine, card)
     stated = model.weights_bytes if wish.quantization is None and wish.dtype is None else None
+    load = _load(shape, wish, engine)
     try:
-        memory = memory_of(shape, form, engine, load, tables.overheads, weights_bytes=stated)
-        ask = ask_for(memory, wish.margin if wish.margin is not None else tables.overheads.margin.likely)
+        card, load, memory, ask = _on_a_card(shape, form, engine, load, wish, tables, stated)
     except ValueError as error:
         raise UserError(f"{plain(model.name)}: {error}") from error
     slice_mib = wish.slice_mib or ask.memory_mib
-    card = card or choose_card(_able(form, shape, tables), slice_mib)
     found = _replicas(wish)
     cores = _cores(slice_mib, card, wish, found)
     needs = needs_of(memory, load, kv_dtype=_kv_flag(wish), quantization=form.engine_name)
@@ -179,7 +179,13 @@ def make_plan(model: Model, wish: Wish, tables: Tables) -> Plan:
         fits=fits(tables.cards.values(), memory, slice_mib),
         grid=_grid(model, form, engine, load, tables.overheads, ask.margin, stated),
         check=held,
-        notes=(*model.notes, *notes, *_notes(shape, form, wish, load, card), *([beyond] if beyond else ())),
+        notes=(
+            *model.notes,
+            *notes,
+            *_notes(shape, form, wish, load, card),
+            *(wish.measured.notes if wish.measured is not None else ()),
+            *([beyond] if beyond else ()),
+        ),
     )
 
 
@@ -235,13 +241,23 @@ def _format(shape: ModelShape, wish: Wish, engine: Engine, tables: Tables) -> tu
 def _card(wish: Wish, tables: Tables) -> Card | None:
     if wish.card is None:
         return None
-    found = {name.lower(): card for name, card in tables.cards.items()}
-    if wish.card.lower() not in found:
-        raise UserError(f"--card {plain(wish.card)} is not known; write one of {', '.join(tables.cards)}")
-    return found[wish.card.lower()]
+    found = {wire.model_token(name): card for name, card in tables.cards.items()}
+    token = wire.model_token(wish.card)
+    if token not in found:
+        raise UserError(f"--card {plain(wish.card)} {_no_card(token, tables)}")
+    return found[token]
 
 
-def _load(shape: ModelShape, wish: Wish, engine: Engine, card: Card | None) -> Load:
+def _no_card(token: str, tables: Tables) -> str:
+    if token in KNOWN_CARD_MEMORY_MIB:
+        return (
+            f"is known by its memory only, {KNOWN_CARD_MEMORY_MIB[token]:,} MiB: give --cards FILE with its generation "
+            f"and gbs, or write one of {', '.join(tables.cards)}"
+        )
+    return f"is not known; write one of {', '.join(near_cards(token, tables.cards) or tables.cards)}"
+
+
+def _load(shape: ModelShape, wish: Wish, engine: Engine) -> Load:
     context = wish.context or min(CONTEXT, shape.context or CONTEXT)
     if shape.context is not None and context > shape.context:
         raise UserError(
@@ -267,7 +283,7 @@ def _load(shape: ModelShape, wish: Wish, engine: Engine, card: Card | None) -> L
         lora=wish.lora,
         mps=wish.isolation == "mps",
         eager=wish.eager,
-        generation=card.generation if card is not None else ASSUMED_GENERATION,
+        generation=ASSUMED_GENERATION,
     )
 
 
@@ -282,6 +298,30 @@ def _able(form: Format, shape: ModelShape, tables: Tables) -> tuple[Card, ...]:
 
 
 # ---------------------------------------------------------------- the answers
+
+
+def _on_a_card(
+    shape: ModelShape, form: Format, engine: Engine, load: Load, wish: Wish, tables: Tables, stated: int | None
+) -> tuple[Card | None, Load, Memory, Ask]:
+    """The card, and the memory counted with that card's overheads: the one that was told, else the smallest that holds.
+
+    Which one holds the slice depends on the overheads, and these on the card: so each is asked with its own. Where none
+    holds it they are of the generation that is assumed.
+    """
+    margin = wish.margin if wish.margin is not None else tables.overheads.margin.likely
+
+    @functools.cache
+    def counted(generation: str) -> tuple[Load, Memory, Ask]:
+        at = replace(load, generation=generation)
+        memory = memory_of(shape, form, engine, at, tables.overheads, weights_bytes=stated)
+        return at, memory, ask_for(memory, margin)
+
+    told = _card(wish, tables)
+    if told is not None:
+        return told, *counted(told.generation)
+    counts = [each for each in _able(form, shape, tables) if each.generation in tables.overheads.context_mib]
+    card = choose_card(counts, lambda each: wish.slice_mib or counted(each.generation)[2].memory_mib)
+    return card, *counted(ASSUMED_GENERATION if card is None else card.generation)
 
 
 def _replicas(wish: Wish) -> Replicas:
@@ -366,7 +406,8 @@ def _notes(shape: ModelShape, form: Format, wish: Wish, load: Load, card: Card |
             "percentile of tokens that one holds at a time"
         )
     if wish.card is None:
-        notes.append(f"no --card was given: overheads are those of a card of the generation {ASSUMED_GENERATION}")
+        which = f", of the smallest card that holds it ({card.name})" if card is not None else ""
+        notes.append(f"no --card was given: overheads are those of the generation {load.generation}{which}")
     if form.name in PREPARED and shape.quantization != form.name:
         notes.append(f"{form.name} needs a checkpoint that was prepared so: engines do not make it from other weights")
     if card is None:

@@ -106,7 +106,8 @@ def _cards(fits: tuple[Fit, ...]) -> Table:
     for fit in sorted(fits, key=lambda each: each.card.usable_mib):
         holds = str(fit.by_memory) if fit.by_memory else "–"
         style = "" if fit.by_memory else "dim"
-        table.add_row(fit.card.name, f"{fit.card.usable_mib:,}", holds, f"{fit.step_ms:.1f} ms", style=style)
+        reading = f"{fit.step_ms:.1f} ms" if fit.by_memory else "–"
+        table.add_row(fit.card.name, f"{fit.card.usable_mib:,}", holds, reading, style=style)
     return table
 
 
@@ -210,5 +211,5 @@ def _told_fit(fit: Fit) -> dict[str, Any]:
         "generation": fit.card.generation,
         "usable_mib": fit.card.usable_mib,
         "slices": fit.by_memory,
-        "step_at_least_ms": round(fit.step_ms, 3),
+        "step_at_least_ms": round(fit.step_ms, 3) if fit.by_memory else None,
     }

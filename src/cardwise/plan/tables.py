@@ -14,6 +14,8 @@ from typing import Any
 
 import msgspec
 
+from cardwise.adapters import wire
+from cardwise.adapters.inventory import KNOWN_CARD_MEMORY_MIB
 from cardwise.core.capacity.memory import Engine, Format, Overheads, Range
 from cardwise.core.capacity.slices import Card
 from cardwise.errors import InputError
@@ -23,7 +25,7 @@ DATA = resources.files("cardwise.plan") / "data"
 RESERVED_MIB = 640
 """What a driver keeps of a card where it was not seen: see data/cards.toml."""
 OVERHEADS = "a TOML file with rows as src/cardwise/plan/data/overheads.toml has them"
-CARDS = "a TOML file with cards as src/cardwise/plan/data/cards.toml has them"
+CARDS = "a TOML file with cards: [NAME], and generation, memory_mib and gbs below it (docs/howto/size-a-model.md)"
 
 
 class _Card(msgspec.Struct, forbid_unknown_fields=True):
@@ -123,6 +125,9 @@ def _range(row: object, where: str, field: str) -> Range:
 
 
 def _card(name: str, row: object, where: str) -> Card:
+    memory_mib = KNOWN_CARD_MEMORY_MIB.get(wire.model_token(name))
+    if isinstance(row, dict) and memory_mib is not None:
+        row = {"memory_mib": memory_mib} | row
     try:
         found = msgspec.convert(row, _Card)
     except msgspec.ValidationError as error:

@@ -104,6 +104,8 @@ def state(ledger: Ledger, pending: Mapping[str, Claim], waiting: Collection[str]
         "conflicts": [{"pod": c.pod, "node": c.node, "text": c.text} for c in ledger.conflicts.values()],
         "notes": [],
         "decisions": overview.decisions(ledger),
+        "evictions": [],
+        "traffic": [],
     }
     return told | sums(told, len(ledger.pods))
 

@@ -154,12 +154,21 @@ def admit_with(pod: Pod, raw: Mapping[str, Any], rules: Rules) -> Admitted:
     return Admitted(patch, tuple(engine.warnings))
 
 
+_OF_THE_CONTROLLER = (
+    wire.ANNOTATION_NOMINATED,
+    wire.ANNOTATION_PREEMPTED_FOR,
+    wire.ANNOTATION_PREEMPTED_BY,
+    wire.ANNOTATION_MOVING,
+    wire.ANNOTATION_STAYS,
+)
+
+
 def _tell_forbidden(pod: Pod, raw: Mapping[str, Any], claim: Claim, faults: Faults) -> None:
     """What nobody but cardwise may write, and what takes the decision out of its hands."""
     for key in (wire.ANNOTATION_ALLOC, wire.ANNOTATION_ENGINE_SHARE):
         if key in pod.metadata.annotations:
             faults.add(f"annotation {key}: is written by the scheduler alone; remove it")
-    for key in (wire.ANNOTATION_NOMINATED, wire.ANNOTATION_PREEMPTED_FOR, wire.ANNOTATION_PREEMPTED_BY):
+    for key in _OF_THE_CONTROLLER:
         if key in pod.metadata.annotations:
             faults.add(f"annotation {key}: is written by the controller alone; remove it")
     if not claim.asks:

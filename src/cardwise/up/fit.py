@@ -53,7 +53,7 @@ def _slice(text: str, number: int) -> Workload:
         raise UserError(f"--slice {seen(text)}: {seen(cores)} is no percentage, 1 to 100; {_FORM}")
     limits = {wire.GPU: "1", wire.USER_MEMORY: str(memory_mib), wire.USER_CORES: str(int(cores))}
     template = {"metadata": {}, "spec": {"containers": [{"name": "app", "resources": {"limits": limits}}]}}
-    return Workload("Deployment", "default", name or f"slice-{number}", 1, template, f"--slice {plain(text)}")
+    return Workload("Pod", "default", name or f"slice-{number}", 1, template, f"--slice {plain(text)}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,17 +9,18 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from cardwise.adapters import wire
+from cardwise.adapters.inventory import known_card_mib
 from cardwise.adapters.node_cards import encode_cards
 from cardwise.adapters.quantity import parse_card_mib, parse_count
 from cardwise.core.inventory import CardSpec
 from cardwise.errors import UserError
-from cardwise.files import seen
+from cardwise.files import plain, seen
 
 LABEL_HOSTNAME = "kubernetes.io/hostname"
 MOST_CARDS, MOST_CPU, MOST_PODS = 64, 4096, 110
 """Per node; 110 pods are the kubelet's own limit."""
 CARD_MIB = 24576
-"""Of cards whose memory is not given."""
+"""Of cards whose memory is neither given nor known."""
 WRITE = "write name=gpu-a,model=A100,memory=81920,cards=8,cpu=64; host-memory (MiB) and zone may follow"
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?")
 _UUIDS = uuid.UUID("6ba7b811-9dad-11d1-80b4-00c04fd430c8")
@@ -117,12 +118,19 @@ def parse_node(text: str) -> HollowNode:
         given[key] = value
     if "name" not in given:
         raise UserError(f"--node {seen(text)}: has no name; {WRITE}")
-    assumed = f"node {given['name']}: memory not given, {CARD_MIB} MiB assumed"
     try:
         node = HollowNode(**{_KEYS[key][0]: _KEYS[key][1](value) for key, value in given.items()})
-        return node if "memory" in given or not node.cards else replace(node, notes=(assumed,))
+        return node if "memory" in given or not node.cards else _with_memory(node)
     except ValueError as exc:
         raise UserError(f"--node {seen(text)}: {exc}; {WRITE}") from exc
+
+
+def _with_memory(node: HollowNode) -> HollowNode:
+    """What a card of the model has, where it is known; else what is assumed, with a note."""
+    if mib := known_card_mib(node.model):
+        return replace(node, memory_mib=mib)
+    assumed = f"node {node.name}: memory not given, and {plain(node.model)} is not known: {CARD_MIB} MiB assumed"
+    return replace(node, notes=(assumed,))
 
 
 def check_names(nodes: Sequence[HollowNode]) -> None:

@@ -39,7 +39,7 @@ OTHER_LINES = 8
 """Lines of a terminal that are no cards: heads, sums, the prompt."""
 NARROWEST = 100
 """Columns where nobody says how many there are, as in a pipe."""
-ServePage = Callable[[Callable[[], State]], AbstractAsyncContextManager[str]]
+ServePage = Callable[[Session], AbstractAsyncContextManager[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ async def stay(wish: Wish, serve_page: ServePage | None) -> None:
         await stack.enter_async_context(session.world.running())
         await session.refresh()
         if serve_page is not None:
-            url = await stack.enter_async_context(serve_page(lambda: session.latest))
+            url = await stack.enter_async_context(serve_page(session))
             console.print(f"The same on a page: {url}", highlight=False)
         if console.is_terminal:
             console.print("Edit the files and watch; Ctrl-C ends.", highlight=False)

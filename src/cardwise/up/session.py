@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from cardwise.errors import UserError
 from cardwise.up.sources import Sources
-from cardwise.up.state import State, state_of
+from cardwise.up.state import State, explanation_of, state_of
 from cardwise.up.world import World
 
 PERIOD_S = 1.0
@@ -47,6 +47,10 @@ class Session:
         except UserError as error:
             self._keep(str(error))
         self.tell(self.latest)
+
+    def explain(self, name: str) -> State | None:
+        """Why the pod "namespace/name" is where it is, or nowhere; None if there is none."""
+        return explanation_of(self.world, name)
 
     def _keep(self, problem: str) -> None:
         version = self.latest.get("version", 0) + 1

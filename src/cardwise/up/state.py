@@ -1,4 +1,4 @@
-"""What one sees of the world: the scheduler's own ``/state``, with what the emulated kube-scheduler said of pods that wait."""
+"""What one sees of the world: the scheduler's own ``/state``, with the emulated kube-scheduler's words on who waits."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def state_of(world: World) -> State:
 
 
 def explanation_of(world: World, name: str) -> State | None:
-    """Why the pod "namespace/name" is where it is, or nowhere; None if there is no such pod, or it asks for no cards."""
+    """Why the pod "namespace/name" is where it is, or nowhere; None if no pod that asks for cards is called so."""
     claim = telling.claim_named(world.watching, name)
     return telling.explain(world.ledger, claim) if claim and claim.asks else None
 

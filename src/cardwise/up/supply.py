@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cardwise.adapters import wire
-from cardwise.adapters.inventory import KNOWN_CARD_MEMORY_MIB, Inventory
+from cardwise.adapters.inventory import KNOWN_CARD_MEMORY_MIB, Inventory, known_card_mib, near_cards
 from cardwise.adapters.kube_objects import Node
 from cardwise.adapters.kubectl_list import WANT, read_listing
 from cardwise.adapters.node_cards import encode_cards, node_spec
@@ -20,8 +20,8 @@ from cardwise.adapters.notes import Notes
 from cardwise.adapters.quantity import parse_card_mib, parse_count
 from cardwise.core.inventory import NodeSpec
 from cardwise.errors import InputError, UserError
-from cardwise.files import seen
-from cardwise.up.hardware import LABEL_HOSTNAME, MOST_PODS, HollowNode, SomeNode
+from cardwise.files import plain, seen
+from cardwise.up.hardware import CARD_MIB, LABEL_HOSTNAME, MOST_PODS, HollowNode, SomeNode
 
 PER_NODE = 8
 """Cards of one node where only cards are told: the size of most servers."""
@@ -47,11 +47,13 @@ def _of_part(text: str, part: str, place: int) -> Iterator[HollowNode]:
         raise UserError(f"--cards {seen(text)}: {seen(part)} is no kind of card with its number; {_FORM}")
     try:
         count = parse_count(told)
-        memory_mib = parse_card_mib(memory) if colon else KNOWN_CARD_MEMORY_MIB.get(wire.model_token(model), 0)
+        memory_mib = parse_card_mib(memory) if colon else known_card_mib(model)
     except ValueError as exc:
         raise UserError(f"--cards {seen(text)}: {seen(part)}: {exc}; {_FORM}") from exc
     if not memory_mib:
-        raise UserError(f"--cards {seen(text)}: the memory of {seen(model)} is not known; write {model}:MIB={told}")
+        raise UserError(
+            f"--cards {seen(text)}: the memory of {seen(model)} is not known; {_instead(plain(model), told)}"
+        )
     if not 1 <= count <= MOST_CARDS:
         raise UserError(f"--cards {seen(text)}: {count} cards; write 1 to {MOST_CARDS}")
     for i, first in enumerate(range(0, count, PER_NODE)):
@@ -59,6 +61,14 @@ def _of_part(text: str, part: str, place: int) -> Iterator[HollowNode]:
         yield HollowNode(
             f"gpu-{place + 1}-{i + 1}", model, memory_mib, cards, CPU_PER_CARD * cards, HOST_MIB_PER_CARD * cards
         )
+
+
+def _instead(model: str, told: str) -> str:
+    """What to write for a card of unknown memory: a number to put right, and the names that may be meant."""
+    near = near_cards(model)
+    mib = KNOWN_CARD_MEMORY_MIB[near[0]] if near else CARD_MIB
+    names = f", or {' or '.join(near)}" if near else ""
+    return f"write {model}:{mib}={told}, with the MiB of yours{names}"
 
 
 @dataclass(frozen=True, slots=True)

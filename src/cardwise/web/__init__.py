@@ -1,1 +1,1 @@
-"""Pages in a browser: doors only, like the command line. What they show is made by the programs."""
+"""The page: cards, slices, pods that wait and why, for ``cardwise up`` and for a real cluster. Read only."""

@@ -1,27 +1,35 @@
-"""A page of this machine for this machine: what ``cardwise up`` shows, live in a browser.
+"""The page's server: what ``cardwise up`` shows, and what a real cluster is, live in a browser.
 
 Listens on loopback only, needs no network, and loads nothing from elsewhere. Refuses requests under another host's
-name: a site in the same browser must not read it (DNS rebinding). Read only: there is nothing to send.
+name: a site in the same browser must not read it (DNS rebinding). Read only: there is nothing to send. Who may see a
+real cluster's page is decided by who may reach that loopback: docs/decisions/0011-who-sees-the-page.md.
 """
 
 from __future__ import annotations
 
+import asyncio
+import html
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from importlib import resources
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from aiohttp import web
 
 from cardwise.errors import UserError
+from cardwise.process import end_if_failed
+from cardwise.web.news import News
 
 LOOPBACK = "127.0.0.1"
 HOSTS = frozenset({LOOPBACK, "localhost"})
 FILES = {
-    "/": ("page.html", "text/html"),
     "/page.css": ("page.css", "text/css"),
-    "/page.js": ("page.js", "text/javascript"),
+    **{
+        f"/{name}.js": (f"{name}.js", "text/javascript")
+        for name in ("page", "dom", "state", "lists", "cards", "map", "why")
+    },
 }
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -29,49 +37,134 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
+    "Cross-Origin-Resource-Policy": "same-origin",
 }
+SMALLEST_COMPRESSED = 65536
+"""Bytes; a thousand nodes are some megabytes, and a port forward is slow."""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def page_app(latest: Callable[[], Mapping[str, Any]]) -> web.Application:
-    """The page and its data. ``latest``: the state to show now."""
+class Source(Protocol):
+    """What is shown."""
+
+    @property
+    def latest(self) -> Mapping[str, Any]:
+        """The state now: docs/reference/state.md. ``version`` is another one whenever something changed."""
+        ...
+
+    def explain(self, name: str) -> Mapping[str, Any] | None:
+        """Why the pod "namespace/name" is where it is, or nowhere; None if there is none."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What stands above the page: its name, and what one looks at."""
+
+    title: str
+    hint: str
+
+
+UP = Frame("cardwise up", "Simulated cards, the scheduler's own code. Nothing here runs on a GPU.")
+
+
+def page_app(source: Source, frame: Frame = UP) -> web.Application:
+    """The page and its data."""
+    news = News(lambda: source.latest)
 
     async def state(_request: web.Request) -> web.Response:
-        return web.Response(body=msgspec.json.encode(latest()), content_type="application/json")
+        body = msgspec.json.encode(news.shown())
+        response = web.Response(body=body, content_type="application/json")
+        if len(body) >= SMALLEST_COMPRESSED:
+            response.enable_compression()
+        return response
+
+    async def explain(request: web.Request) -> web.Response:
+        told = source.explain("{namespace}/{name}".format(**request.match_info))
+        if told is None:
+            return web.Response(status=404, text="no pod that asks for cards is called so; it may be gone\n")
+        return web.Response(body=msgspec.json.encode(told), content_type="application/json")
+
+    async def told(_app: web.Application) -> AsyncIterator[None]:
+        task = asyncio.create_task(news.run(), name="news")
+        task.add_done_callback(end_if_failed)
+        yield
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
     app = web.Application(middlewares=[_guarded])
-    app.add_routes([web.get("/state", state), *(web.get(path, _file(*told)) for path, told in FILES.items())])
+    app.on_response_prepare.append(_harden)
+    app.on_shutdown.append(_closer(news))
+    app.cleanup_ctx.append(told)
+    app.add_routes(
+        [
+            web.get("/", _fixed(_index(frame), "text/html")),
+            web.get("/state", state),
+            web.get("/healthz", _alive),
+            web.get("/events", news.answer),
+            web.get("/explain/{namespace}/{name}", explain),
+            *(web.get(path, _fixed(_file(name), kind)) for path, (name, kind) in FILES.items()),
+        ]
+    )
     return app
 
 
 @asynccontextmanager
-async def serve_page(latest: Callable[[], Mapping[str, Any]], port: int) -> AsyncIterator[str]:
-    """Serve on loopback until the ``with`` ends; yields the address. Raises UserError if the port is taken."""
-    runner = web.AppRunner(page_app(latest), access_log=None)
+async def serve_page(
+    source: Source, port: int, frame: Frame = UP, remedy: str = "give another --port"
+) -> AsyncIterator[str]:
+    """Serve on loopback until the ``with`` ends; yields the address.
+
+    remedy: what to do if the port is taken. Raises UserError if it is.
+    """
+    runner = web.AppRunner(page_app(source, frame), access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:
         try:
-            await web.TCPSite(runner, LOOPBACK, port, shutdown_timeout=1.0).start()
+            await web.TCPSite(runner, LOOPBACK, port).start()
         except OSError as exc:
-            message = f"cannot listen on {LOOPBACK}:{port}: {exc.strerror}; give another --port, or --no-page"
-            raise UserError(message) from exc
+            raise UserError(f"cannot listen on {LOOPBACK}:{port}: {exc.strerror}; {remedy}") from exc
         yield f"http://{LOOPBACK}:{runner.addresses[0][1]}/"
     finally:
         await runner.cleanup()
+
+
+# ---------------------------------------------------------------- inside
 
 
 @web.middleware
 async def _guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
     if request.url.host not in HOSTS:
         return web.Response(status=403, text=f"this page answers to {' and '.join(sorted(HOSTS))} only\n")
-    response = await handler(request)
+    return await handler(request)
+
+
+async def _harden(_request: web.Request, response: web.StreamResponse) -> None:
     response.headers.update(HEADERS)
-    return response
 
 
-def _file(name: str, kind: str) -> Handler:
-    body = (resources.files("cardwise.web") / name).read_bytes()
+async def _alive(_request: web.Request) -> web.Response:
+    return web.Response(text="ok\n")
 
+
+def _closer(news: News) -> Callable[[web.Application], Awaitable[None]]:
+    async def close(_app: web.Application) -> None:
+        news.close()
+
+    return close
+
+
+def _index(frame: Frame) -> bytes:
+    """The page's frame with its two texts; everything else its script draws."""
+    text = _file("page.html").decode()
+    return text.replace("{{title}}", html.escape(frame.title)).replace("{{hint}}", html.escape(frame.hint)).encode()
+
+
+def _file(name: str) -> bytes:
+    return (resources.files("cardwise.web") / name).read_bytes()
+
+
+def _fixed(body: bytes, kind: str) -> Handler:
     async def answer(_request: web.Request) -> web.Response:
         return web.Response(body=body, content_type=kind, charset="utf-8")
 

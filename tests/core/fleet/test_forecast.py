@@ -19,6 +19,11 @@ def as_before(past, season, steps):
     return np.resize(past[-season:], steps)
 
 
+def always(number):
+    """A model that expects the same of every hour."""
+    return lambda _past, _season, steps: np.full(steps, number)
+
+
 def days(count):
     return np.tile(DAY, count)
 
@@ -115,3 +120,21 @@ def test_whatever_the_history_an_answer_is_finite_or_a_refusal(history, steps):
         assert found.margin >= 0
     else:
         assert found.text
+
+
+def test_a_last_day_without_any_load_is_no_proof_of_a_model_that_expected_some():
+    history = np.concatenate([days(9), np.zeros(24)])
+    found = forecast(history, 24, always(50.0))
+    assert isinstance(found, Refusal)
+    assert found.why is NoForecast.INEXACT
+
+
+def test_a_last_day_without_any_load_proves_a_model_that_expected_none_but_for_rounding():
+    history = np.concatenate([days(9), np.zeros(24)])
+    assert isinstance(forecast(history, 24, always(1e-9)), Forecast)
+
+
+def test_numbers_too_large_to_add_up_prove_nothing():
+    history = np.where(np.arange(240) % 7 > 3, 1.7e308, 0.9e308)
+    found = forecast(history, 24, always(1.2e308))
+    assert isinstance(found, Refusal)

@@ -236,3 +236,27 @@ def test_why_nobody_goes_is_one_reason_with_its_numbers(nobody, code, words):
 def test_brakes_that_cannot_work_are_refused(told, message):
     with pytest.raises(ValueError, match=message):
         BrakePolicy(**told)
+
+
+@pytest.mark.parametrize("ahead_s", [1.0, 60.0, 250.0])
+def test_a_clock_that_was_set_back_makes_no_eviction_undone(ahead_s):
+    past = [Eviction(1000.0 + ahead_s, "n", f"ns/{name}", "ns/y") for name in "xz"]
+    nodes, fits = card(100, [pod("a", 100)], 50)
+    found = preempt(Waiting("w", "ns/w", 10), nodes, fits, World(1000.0, past))
+    assert isinstance(found, Nobody)
+    assert found.braked == {Brake.NODE: 1}
+    turned = World(1000.0, [Eviction(1000.0 + ahead_s, "elsewhere", "ns/w", "ns/a")], policy=BrakePolicy(pause_s=0))
+    assert isinstance(preempt(Waiting("w", "ns/w", 10), nodes, fits, turned), Nobody)
+
+
+def test_an_eviction_dated_years_ahead_brakes_nobody_for_years():
+    past = [Eviction(1e9, "n", f"ns/{name}", "ns/y") for name in "axwz"]
+    nodes, fits = card(100, [pod("a", 100)], 50)
+    assert names(preempt(Waiting("w", "ns/w", 10), nodes, fits, World(1000.0, past))) == ["a"]
+
+
+def test_a_node_of_which_nobody_knows_what_it_gave_up_gives_up_nobody():
+    nodes, fits = card(100, [pod("a", 100)], 50)
+    found = preempt(Waiting("w", "ns/w", 10), nodes, fits, World(1000.0, closed={"n"}))
+    assert isinstance(found, Nobody)
+    assert found.braked == {Brake.NODE: 1}

@@ -382,3 +382,23 @@ def test_room_counts_what_earlier_successors_take():
     room = Room(world.ledger, lambda _uid, _node: True)
     taken = [room.take(uid, beside=True) for uid in ("s0-0", "s0-1", "s0-2", "s0-0")]
     assert taken == ["n1", "n1", "n1", None]
+
+
+# ---------------------------------------------------------------- a wall clock that is set
+
+
+def test_moves_dated_far_ahead_keep_nobody_on_bad_ground():
+    past = [Moved(NOW_S + 1e6, f"u{i}", "ns/other") for i in range(RescuePolicy().most)]
+    past.append(Moved(NOW_S + 1e6, "web-0", "ns/web", vain=True))
+    assert steps(plan(sick(), past=past)) == [("web-0", Step.RELEASE)]
+
+
+def test_moves_dated_a_little_ahead_count_as_made_just_now():
+    past = [Moved(NOW_S + 10.0, f"u{i}", "ns/other") for i in range(RescuePolicy().most)]
+    assert whys(plan(sick(), past=past)) == {"web-0": Because.WINDOW}
+
+
+def test_a_release_dated_far_ahead_is_taken_back_in_time():
+    leaving = sick(freed=Freed(NOW_S + 1e6, 1))
+    successor = replica("web-1", at="", ready=False)
+    assert steps(plan(leaving, successor)) == [("web-0", Step.RETURN)]

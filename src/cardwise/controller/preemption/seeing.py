@@ -93,6 +93,16 @@ def remembered(node: Node) -> tuple[Preempted, ...] | None:
         return None
 
 
+def condition(node: Node, kind: str) -> str | None:
+    """The status of a condition of a node; None if it does not say."""
+    return next((each.status for each in node.status.conditions if each.type == kind), None)
+
+
+def is_well(node: Node) -> bool:
+    """Whether a pod that comes to a node would start there, as far as the node's conditions say."""
+    return condition(node, "Ready") in {"True", None} and condition(node, wire.CONDITION_MPS) != "False"
+
+
 def owner_of(pod: Pod) -> str:
     """Its workload; of a pod of its own, its name."""
     return service_of(pod) or pod.name

@@ -6,7 +6,7 @@ Taken once per turn, and kept true by :meth:`Snapshot.note` for what the turn it
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Generator, Iterable
+from collections.abc import Collection, Generator, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from cardwise.adapters.kube_objects import Budget, Pod
 from cardwise.adapters.selecting import covers, lets
-from cardwise.controller.preemption.seeing import Seen, Standing, owner_of, queue_of
+from cardwise.controller.preemption.seeing import Seen, Standing, is_well, owner_of, queue_of
 from cardwise.controller.preemption.settings import PreemptionSettings
 from cardwise.core.allocation import BoundPod
 from cardwise.core.claim import Claim, LatencyClass
@@ -32,7 +32,8 @@ class Snapshot:
     """now_s: on the steady clock of ``seen``. utc_s: seconds since 1970, as evictions are dated.
 
     leaving: UIDs of pods and owners whose Workload Kueue is evicting; None if that is not known. going: UIDs of pods
-    that were chosen and have not gone yet. past: evictions that were done or decided.
+    that were chosen and have not gone yet. past: evictions that were done or decided. closed: see :class:`World`.
+    inconsistent: nodes that the scheduler gives nothing.
     """
 
     ledger: Ledger
@@ -43,14 +44,17 @@ class Snapshot:
     leaving: frozenset[str] | None
     going: set[str]
     past: list[Eviction]
+    closed: frozenset[str] = frozenset()
+    inconsistent: frozenset[str] = frozenset()
     allowed: dict[str, int] = field(default_factory=dict)
     nodes: dict[str, dict[str, Running]] = field(default_factory=dict)
-    _budgets: dict[str, list[Budget]] = field(default_factory=dict)
+    _budgets: dict[tuple[str, str, str], list[Budget]] = field(default_factory=dict)
 
     def fill(self, budgets: Iterable[Budget]) -> Snapshot:
         """Read pods and budgets."""
         for budget in budgets:
-            self._budgets.setdefault(budget.metadata.namespace, []).append(budget)
+            for place in _places(budget):
+                self._budgets.setdefault(place, []).append(budget)
             self.allowed[budget.name] = budget.status.disruptions_allowed
         for bound in self.ledger.pods.values():
             pod = self.seen.pods.get(bound.claim.uid)
@@ -65,19 +69,19 @@ class Snapshot:
 
     def search(self, claim: Claim, pod: Pod) -> Generator[None, None, Plan | Nobody]:
         """Whom to evict for a pod that waits, or why nobody; pauses after each node."""
-        open_nodes = self._open_to(pod)
+        open_nodes = self.open_to(pod)
         nodes = {name: list(runs.values()) for name, runs in self.nodes.items() if name in open_nodes}
         opened = partial(self.ledger.trying, claim)
         return search(waiting(claim, pod), nodes, opened, self.world, lambda: self._room(claim, open_nodes))
 
     def room(self, claim: Claim, pod: Pod) -> str | None:
         """A node that the pod fits as it is; what is kept for it is free for it."""
-        return self._room(claim, self._open_to(pod))
+        return self._room(claim, self.open_to(pod))
 
     @property
     def world(self) -> World:
         """What the rules need beside pods."""
-        return World(self.utc_s, self.past, self.allowed, self.settings.brakes)
+        return World(self.utc_s, self.past, self.allowed, self.settings.brakes, self.closed)
 
     def running(self, node: str, uid: str) -> Running | None:
         """A pod on a node, as it may or may not go."""
@@ -98,10 +102,15 @@ class Snapshot:
             self._count_down(victim)
             self.nodes[plan.node][victim.uid] = replace(victim, going=True)
 
-    # ---------------------------------------------------------------- inside
+    def open_to(self, pod: Pod) -> set[str]:
+        """Nodes that would take the pod, but for cards: elsewhere others would go in vain."""
+        return {
+            name
+            for name, node in self.seen.nodes.items()
+            if name not in self.inconsistent and is_well(node) and lets(node, pod)
+        }
 
-    def _open_to(self, pod: Pod) -> set[str]:
-        return {name for name, node in self.seen.nodes.items() if lets(node, pod)}
+    # ---------------------------------------------------------------- inside
 
     def _room(self, claim: Claim, nodes: Collection[str]) -> str | None:
         index = self.ledger.cluster.node_idx
@@ -132,14 +141,34 @@ class Snapshot:
         return for_s < (self.settings.settle_s if standing.ready else self.settings.starting_s)
 
     def _covering(self, pod: Pod) -> frozenset[str]:
-        budgets = self._budgets.get(pod.metadata.namespace, ())
-        names = [budget.name for budget in budgets if covers(budget.spec.selector, pod.metadata.labels)]
+        meta = pod.metadata
+        places = [(meta.namespace, *label) for label in (("", ""), *meta.labels.items())]
+        budgets = [budget for place in places for budget in self._budgets.get(place, ())]
+        names = [budget.name for budget in budgets if covers(budget.spec.selector, meta.labels)]
         return frozenset([SEVERAL] if len(names) > 1 else names)
 
     def _count_down(self, victim: Running) -> None:
         counts = Counter(victim.budgets)
         for budget, number in counts.items():
             self.allowed[budget] = self.allowed.get(budget, 0) - number
+
+
+def _places(budget: Budget) -> Iterator[tuple[str, str, str]]:
+    """Where a budget is looked up: under a label that its pods must have, or under none if it asks for no one value.
+
+    Of a thousand budgets in a namespace only those are compared with a pod that may cover it.
+    """
+    namespace, selector = budget.metadata.namespace, budget.spec.selector
+    if selector is not None and selector.match_labels:
+        yield (namespace, *next(iter(selector.match_labels.items())))
+        return
+    listed = selector.match_expressions if selector is not None else ()
+    among = next((each for each in listed if each.operator == "In"), None)
+    if among is None:
+        yield namespace, "", ""
+        return
+    for value in dict.fromkeys(among.values):
+        yield namespace, among.key, value
 
 
 def waiting(claim: Claim, pod: Pod) -> Waiting:

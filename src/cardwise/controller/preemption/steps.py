@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 import structlog
 
 from cardwise.adapters import wire
+from cardwise.adapters.claims import read_claim
 from cardwise.adapters.kube.port import Evictee, EvictingPort
 from cardwise.adapters.kube_objects import Pod
 from cardwise.adapters.nominations import (
@@ -29,12 +30,12 @@ from cardwise.controller.preemption.seeing import Seen, owner_of, remembered
 from cardwise.controller.preemption.settings import PreemptionSettings
 from cardwise.controller.preemption.snapshot import Snapshot, waiting
 from cardwise.controller.preemption.telling import Telling
-from cardwise.core.claim import Claim
+from cardwise.core.claim import Claim, LatencyClass
 from cardwise.core.fleet.guard import Eviction
 from cardwise.core.fleet.preempt import exemption
 from cardwise.core.ledger import Ledger
 from cardwise.core.reasons import Code, Reason
-from cardwise.errors import BudgetError, ConflictError, NotFoundError
+from cardwise.errors import BudgetError, ClusterError, ConflictError, NotFoundError
 
 log = structlog.get_logger()
 
@@ -73,9 +74,7 @@ class Steps:
 
     async def give_up(self, pod: Pod, nomination: Nomination) -> None:
         """The deadline has passed, and the pod did not take what was kept for it: it is not kept any longer."""
-        meta, over = pod.metadata, encode_nomination(replace(nomination, over=True))
-        await self.port.annotate_pod(meta.namespace, meta.name, meta.uid, {wire.ANNOTATION_NOMINATED: over})
-        await self.port.nominate(meta.namespace, meta.name, meta.uid, "")
+        await self._withdraw(pod, encode_nomination(replace(nomination, over=True)))
         numbers: dict[str, int | float | str] = {
             "node": nomination.allocation.node,
             "kept_s": round(nomination.keep_s),
@@ -87,15 +86,20 @@ class Steps:
         """Take the mark off pods that need not go after all."""
         chosen = {victim.uid for nomination in live.values() for victim in nomination.victims}
         for uid in sorted(self.seen.told - chosen):
-            pod = self.seen.pods[uid]
-            if pod.metadata.deletion_timestamp is None:
-                meta = pod.metadata
-                marks = {wire.ANNOTATION_PREEMPTED_FOR: None, wire.ANNOTATION_PREEMPTED_BY: None}
-                try:
-                    await self.port.annotate_pod(meta.namespace, meta.name, meta.uid, marks)
-                except (NotFoundError, ConflictError):
-                    continue
-                log.info("a pod need not go after all", pod=pod.name)
+            pod = self.seen.pods.get(uid)
+            if pod is not None and pod.metadata.deletion_timestamp is None:
+                await self._unmark(pod)
+
+    async def _unmark(self, pod: Pod) -> None:
+        meta, marks = pod.metadata, {wire.ANNOTATION_PREEMPTED_FOR: None, wire.ANNOTATION_PREEMPTED_BY: None}
+        try:
+            await self.port.annotate_pod(meta.namespace, meta.name, meta.uid, marks)
+        except (NotFoundError, ConflictError):
+            return
+        except ClusterError as exc:  # the others go on
+            log.warning("the mark of a pod that need not go could not be taken off", pod=pod.name, why=str(exc))
+            return
+        log.info("a pod need not go after all", pod=pod.name)
 
     # ---------------------------------------------------------------- looking again
 
@@ -106,8 +110,10 @@ class Steps:
         node, whole = nomination.allocation.node, len(staying) == len(nomination.victims)
         if whole and (room := snapshot.room(claim, pod)) is not None:
             return Reason(Code.PREEMPT_ROOM, {"node": room})
+        if node not in snapshot.open_to(pod):
+            return Reason(Code.PREEMPT_CHANGED, {"node": node})
         needed = self._needed(claim, node, there, staying)
-        if needed is None or (whole and not all(self._may_go(each, claim, pod, snapshot) for each in needed)):
+        if needed is None or not all(self._may_go(each, claim, pod, snapshot, whole=whole) for each in needed):
             return Reason(Code.PREEMPT_CHANGED, {"node": node})
         return needed
 
@@ -124,16 +130,17 @@ class Steps:
                 needed.append(each)
         return needed
 
-    def _may_go(self, victim: Pod, claim: Claim, pod: Pod, snapshot: Snapshot) -> bool:
+    def _may_go(self, victim: Pod, claim: Claim, pod: Pod, snapshot: Snapshot, *, whole: bool) -> bool:
         """Whether it may still go, but for what the choice itself made true; budgets are asked by the trial.
 
         It was warm when it was chosen. A controller that was started anew has seen it ready for a moment only, which is
-        no reason to decide anew; that it is not ready is.
+        no reason to decide anew; that it is not ready is, while nobody has gone yet (``whole``). Who has become
+        latency-sensitive, or says no by now, stays in any case.
         """
         running = snapshot.running(victim.spec.node_name, victim.metadata.uid)
         if running is None:
             return False
-        cold = running.starting and not victim.ready
+        cold = whole and running.starting and not victim.ready
         unmarked = replace(running, going=False, budgets=frozenset(), starting=cold)
         return exemption(unmarked, waiting(claim, pod), snapshot.world) is None
 
@@ -158,6 +165,9 @@ class Steps:
     async def _act(self, pod: Pod, node: str, victims: Sequence[Pod], *, begun: bool) -> bool:
         """Try all without effect; note, tell, evict."""
         for each in victims:
+            now = await self._now(each)
+            if now is not None and _is_spared(now):
+                return await self._stop(pod, Reason(Code.PREEMPT_CHANGED, {"node": node}), begun=begun)
             try:
                 await self.port.evict(self._evictee(each), dry_run=True)
             except BudgetError as exc:
@@ -180,12 +190,13 @@ class Steps:
             if each.metadata.uid not in noted
         ]
         if new:
-            await self._remember(node, known.with_more(new, now_s - self.settings.brakes.oldest_s))
+            await self._remember(node, known.with_more(new, now_s, self.settings.brakes.oldest_s))
 
     def _known(self, node: str) -> Preemptions:
         """What the node remembers, with what was written there and was not heard of yet."""
-        heard = Preemptions(remembered(self.seen.nodes[node]) or ())
-        return heard.with_more(self._written.get(node, Preemptions()).lines, -math.inf)
+        told = self.seen.nodes.get(node)  # it may be deleted while its pods are tried
+        heard = Preemptions((remembered(told) if told else None) or ())
+        return heard.with_more(self._written.get(node, Preemptions()).lines, self.utc_s(), math.inf)
 
     async def _remember(self, node: str, preemptions: Preemptions) -> None:
         self._written[node] = preemptions
@@ -206,7 +217,8 @@ class Steps:
         for each in victims:
             if not self.leads():
                 return True
-            if await self._now(each) is None:
+            now = await self._now(each)
+            if now is None or _is_spared(now):
                 continue
             try:
                 await self.port.evict(self._evictee(each))
@@ -226,6 +238,10 @@ class Steps:
 
     async def _forbidden(self, pod: Pod, victim: Pod, error: BudgetError, *, begun: bool) -> bool:
         reason = Reason(Code.PREEMPT_BUDGET, {"victim": victim.name, "told": str(error)})
+        return await self._stop(pod, reason, begun=begun)
+
+    async def _stop(self, pod: Pod, reason: Reason, *, begun: bool) -> bool:
+        """Nobody more goes. False if nobody had gone yet: it is decided anew."""
         if not begun:
             await self._take_back(pod, reason)
             return False
@@ -234,10 +250,14 @@ class Steps:
 
     async def _take_back(self, pod: Pod, reason: Reason) -> None:
         """Nobody has gone yet: keep nothing, and decide anew."""
-        meta = pod.metadata
-        await self.port.annotate_pod(meta.namespace, meta.name, meta.uid, {wire.ANNOTATION_NOMINATED: None})
-        await self.port.nominate(meta.namespace, meta.name, meta.uid, "")
+        await self._withdraw(pod, None)
         await self.telling.nobody(pod, reason)
+
+    async def _withdraw(self, pod: Pod, told: str | None) -> None:
+        """Keep nothing more. The annotation last: while it is there, all of this is tried again."""
+        meta = pod.metadata
+        await self.port.nominate(meta.namespace, meta.name, meta.uid, "")
+        await self.port.annotate_pod(meta.namespace, meta.name, meta.uid, {wire.ANNOTATION_NOMINATED: told})
 
     def _evictee(self, victim: Pod) -> Evictee:
         meta = victim.metadata
@@ -246,3 +266,12 @@ class Steps:
     def _grace_s(self, victim: Pod) -> int:
         told = victim.spec.termination_grace_period_seconds
         return min(USUAL_GRACE_S if told is None else told, self.settings.grace_s)
+
+
+def _is_spared(now: Pod) -> bool:
+    """Whether a pod, read anew, says that it is nobody's victim: a watch that is cut does not tell."""
+    try:
+        claim, _faults = read_claim(now)
+    except ValueError:
+        return True
+    return claim.latency is LatencyClass.SENSITIVE or not claim.preemptible

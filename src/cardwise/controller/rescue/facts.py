@@ -12,11 +12,11 @@ import structlog
 
 from cardwise.adapters import wire
 from cardwise.adapters.dump import service_of
-from cardwise.adapters.kube_objects import Node, Owner, Pod
+from cardwise.adapters.kube_objects import Owner, Pod
 from cardwise.adapters.moves import Moving, moving_of
 from cardwise.adapters.selecting import lets
 from cardwise.adapters.watching import Watching
-from cardwise.controller.preemption.seeing import Seen
+from cardwise.controller.preemption.seeing import Seen, condition, is_well
 from cardwise.core.claim import LatencyClass
 from cardwise.core.fleet.grounds import Ground, Why
 from cardwise.core.fleet.rescue import Freed, Replica, Way
@@ -42,9 +42,9 @@ class Facts:
         found = set[Ground]()
         for name, node in self.seen.nodes.items():
             cards = self.ledger.nodes[name].cards if name in self.ledger.nodes else ()
-            if _says(node, "Ready") not in {"True", None}:
+            if condition(node, "Ready") not in {"True", None}:
                 found.add(Ground(name, "", Why.LOST))
-            mps_down = _says(node, wire.CONDITION_MPS) == "False"
+            mps_down = condition(node, wire.CONDITION_MPS) == "False"
             found |= {Ground(name, card.uuid, Why.FENCED) for card in cards if not card.healthy}
             found |= {
                 Ground(name, card.uuid, Why.MPS)
@@ -66,8 +66,7 @@ class Facts:
         told, pod = self.seen.nodes.get(node), self.seen.pods.get(uid)
         if told is None or pod is None or node in self.watching.inconsistent:
             return False
-        well = _says(told, "Ready") in {"True", None} and _says(told, wire.CONDITION_MPS) != "False"
-        return well and lets(told, pod)
+        return is_well(told) and lets(told, pod)
 
     def _has_cards(self, pod: Pod) -> bool:
         uid = pod.metadata.uid
@@ -106,17 +105,20 @@ class Facts:
                     return
 
 
-def _says(node: Node, condition: str) -> str | None:
-    return next((each.status for each in node.status.conditions if each.type == condition), None)
-
-
 def released(pod: Pod) -> Moving | None:
-    """The pod's mark of a release; a mark that cannot be read is none, so that nobody is evicted for it."""
+    """The pod's mark of a release; a mark that cannot be true is none, so that nobody is evicted for it.
+
+    It is an annotation, which whose pod it is may write or copy into a template: a pod that was released has no
+    controller, and was of a service of its own namespace.
+    """
     try:
-        return moving_of(pod)
+        moving = moving_of(pod)
     except ValueError as exc:
         log.error("the mark of a pod that was released is unreadable", pod=pod.name, why=str(exc))
         return None
+    if moving is None or controller_of(pod) is not None:
+        return None
+    return moving if moving.service.partition("/")[0] == pod.metadata.namespace else None
 
 
 def controller_of(pod: Pod) -> Owner | None:

@@ -17,10 +17,15 @@ STEP_PCT = 5
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A replica as a load test saw it. rate_per_s: answers in time at its knee. cores_pct: of a card, meanwhile."""
+    """A replica as a load test saw it. rate_per_s: answers in time at its knee. cores_pct: of a card, meanwhile.
+
+    at_least: nobody saw that it carries no more. notes: what must be known to count with it.
+    """
 
     rate_per_s: float
     cores_pct: int
+    at_least: bool = False
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,23 +55,29 @@ def replicas_for(
     """
     _check(rate_per_s, measured, cores_pct, headroom, least)
     if measured is None:
-        asked = "" if rate_per_s is None else f" for {rate_per_s:g} requests/s"
+        asked = "" if rate_per_s is None else f" for {_told(rate_per_s)} requests/s"
         why = f"unknown{asked} without a load test's curve; {least} are written, on nodes of their own"
         return Replicas(least, None, None, known=False, why=why)
     if rate_per_s is None:
         share = cores_pct or measured.cores_pct
         each = _carried(measured, share)
         return Replicas(
-            least, share, each, known=False, why=f"no rate was given; {least} carry {least * each:g} requests/s"
+            least, share, each, known=False, why=f"no rate was given; {least} carry {_told(least * each)} requests/s"
         )
     share = cores_pct or _enough(rate_per_s * headroom / least, measured)
     each = _carried(measured, share)
     count = max(least, math.ceil(rate_per_s * headroom / each))
+    more = " or more" if measured.at_least else ""
     why = (
-        f"{rate_per_s:g} requests/s × {headroom:g} over {each:g} of a replica with {share} % of a card, "
-        f"measured {measured.rate_per_s:g} at {measured.cores_pct} %"
+        f"{_told(rate_per_s)} requests/s × {headroom:g} over {_told(each)}/s that a replica with {share} % of a card "
+        f"carries; measured {_told(measured.rate_per_s)}/s{more} at {measured.cores_pct} %"
     )
     return Replicas(count, share, each, known=True, why=why)
+
+
+def _told(rate_per_s: float) -> str:
+    """As many digits as a measurement has."""
+    return f"{rate_per_s:,.0f}" if rate_per_s >= 100 else f"{rate_per_s:.3g}"
 
 
 def _check(rate: float | None, measured: Measured | None, cores: int | None, headroom: float, least: int) -> None:

@@ -8,7 +8,7 @@ without one it is said to be unknown, and a default is named as one.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from cardwise.core.capacity.engines import margin_mib
@@ -204,9 +204,10 @@ def around(amount: int, most: int | None) -> tuple[int, ...]:
     return tuple(each for each in near if most is None or each <= most)
 
 
-def choose_card(cards: Sequence[Card], slice_mib: int) -> Card | None:
-    """The smallest card that holds the slice."""
-    return min((card for card in cards if card.usable_mib >= slice_mib), key=lambda card: card.usable_mib, default=None)
+def choose_card(cards: Iterable[Card], slice_mib_of: Callable[[Card], int]) -> Card | None:
+    """The smallest card that holds the slice: as large as it must be on that card, for overheads differ."""
+    holding = (card for card in cards if slice_mib_of(card) <= card.usable_mib)
+    return min(holding, key=lambda card: card.usable_mib, default=None)
 
 
 def _mib_up(amount_bytes: int) -> int:

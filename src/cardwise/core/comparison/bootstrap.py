@@ -1,13 +1,14 @@
 """How sure a change is: intervals from redrawing parts of the time, for any figure that is made of sums.
 
 What is near in time is alike: requests share a queue, and minutes a load. To draw single requests would take one bad
-second for a thousand witnesses, so whole parts are drawn (block bootstrap; Künsch 1989). Where parts beside each other
-are still alike, they are joined first. Few parts make percentile intervals too short; they are widened as Student's t is
-(Hesterberg 2015, "What Teachers Should Know About the Bootstrap", section 5.3, expanded percentile interval).
+second for a thousand witnesses, so whole parts are drawn (block bootstrap; Künsch 1989). Few parts make percentile
+intervals too short; they are widened as Student's t is (Hesterberg 2015, "What Teachers Should Know About the
+Bootstrap": expanded percentile interval). Where parts are like their neighbours there are in truth fewer of them; the
+interval is widened by that too.
 
-Before and after are told apart by nothing here: exchange them and the interval is the mirror image. Refuses to tell more
-than two measurements can: what differs between them by itself, such as neighbours on the machine, no interval from
-within can know.
+Before and after are told apart by nothing here: exchange them and the interval is the mirror image. Refuses to tell
+more than two measurements can: what differs between them by itself, such as neighbours on the machine, or a drift as
+slow as a window is long, no interval from within can know.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ from cardwise.core.arrays import FloatArray, IntArray
 
 RESAMPLES = 4000
 FEWEST_BLOCKS = 8
-ALIKE = 0.3
-"""Correlation of a part with the next, above which two are joined. Of 32 independent parts one in twenty exceeds it."""
+MOST_ALIKE = 0.97
+"""A correlation of neighbours that few parts cannot tell from a straight line."""
+FEWEST_WORTH = 2.1
+"""Independent parts that any number of parts is worth: with two there is no spread of a mean to be known."""
 
 Statistic = Callable[[FloatArray], FloatArray]
 """From sums, float64 [rows, K], to a figure per row, float64 [rows]; nan where there is none."""
@@ -61,7 +64,7 @@ def interval(
 
     before, after: [blocks, K], sums per part of the time; blocks without anything must be left out. The same seed gives
     the same interval, and the mirrored one for exchanged arguments: each side is drawn twice, once for each stream of
-    random numbers, and both pairings count.
+    random numbers, and both pairings count. Unbounded if nothing can be drawn.
     Raises ValueError with fewer than two blocks on a side.
     """
     if min(len(before), len(after)) < 2:
@@ -76,9 +79,11 @@ def interval(
     changes = changes[np.isfinite(changes)]
     if not changes.size:
         return Interval(-math.inf, math.inf)
-    tail = _expanded_tail((1 - level) / 2, min(len(before), len(after)))
-    low, high = np.quantile(changes, [tail, 1 - tail])
-    return Interval(float(low), float(high))
+    parts = min(len(before), len(after))
+    tail = _expanded_tail((1 - level) / 2, parts)
+    low, middle, high = np.quantile(changes, [tail, 0.5, 1 - tail])
+    wider = _widening(parts, alikeness(before, after, statistic, scale), (1 - level) / 2)
+    return Interval(float(middle - wider * (middle - low)), float(middle + wider * (high - middle)))
 
 
 def changed(before: FloatArray, after: FloatArray, scale: Scale) -> FloatArray:
@@ -89,26 +94,52 @@ def changed(before: FloatArray, after: FloatArray, scale: Scale) -> FloatArray:
         return np.log(after) - np.log(before)
 
 
-def joined(blocks: FloatArray, statistic: Statistic) -> FloatArray:
-    """Parts that are unlike their neighbours: [blocks, K] as they are, or two, four, ... of them in one.
+def alikeness(before: FloatArray | IntArray, after: FloatArray | IntArray, statistic: Statistic, scale: Scale) -> float:
+    """How many parts are worth one independent one, at least 1.
 
-    Not below ``FEWEST_BLOCKS``: whether what is left is still alike, :func:`are_alike` says.
+    By the correlation of neighbours, r: (1 + r) / (1 − r), as of a first-order autoregression; and, as noise of single
+    parts hides a slow drift, by the same of two and of four parts in one, where there are eight of these or more. The
+    most of them counts. Sources: Bayley and Hammersley 1946; batch means, Law, "Simulation Modeling and Analysis",
+    chapter 9; the bias of r in short series, −(1 + 4r)/n, Marriott and Pope 1954.
     """
-    while are_alike(blocks, statistic) and len(blocks) // 2 >= FEWEST_BLOCKS:
-        even = len(blocks) // 2 * 2
-        blocks = blocks[len(blocks) - even :].reshape(even // 2, 2, -1).sum(axis=1)
-    return blocks
+    sides = [_values(each, statistic, scale) for each in (before, after)]
+    spread = sum(float(each.var(ddof=1)) for each in sides if len(each) > 1)
+    found = 1.0
+    for width in (1, 2, 4):
+        means = [each[len(each) % width :].reshape(-1, width).mean(axis=1) for each in sides]
+        if min(map(len, means)) < FEWEST_BLOCKS or not spread > 0:
+            break
+        r = min(max(float(np.mean([_correlation(each) for each in means])), 0.0), MOST_ALIKE)
+        over_independent = width * sum(float(each.var(ddof=1)) for each in means) / spread
+        found = max(found, over_independent * (1 + r) / (1 - r))
+    return found
 
 
-def are_alike(blocks: FloatArray, statistic: Statistic) -> bool:
-    """Whether parts tell of their neighbours, so that intervals from them are too short."""
-    values = statistic(blocks)
-    known = values[np.isfinite(values)]
-    if len(known) < 4:
-        return False
-    apart = known - known.mean()
+def _values(blocks: FloatArray | IntArray, statistic: Statistic, scale: Scale) -> FloatArray:
+    """Of each part by itself, on the scale."""
+    values = statistic(np.asarray(blocks, np.float64))
+    values = values[np.isfinite(values)]
+    return np.log(values[values > 0]) if scale is Scale.RATIO else values
+
+
+def _correlation(values: FloatArray) -> float:
+    """With the next, in [-1, 1] or, corrected for its bias, somewhat above."""
+    apart, count = values - values.mean(), len(values)
     spread = float(apart @ apart)
-    return spread > 0 and float(apart[1:] @ apart[:-1]) / spread > ALIKE
+    return (count * float(apart[1:] @ apart[:-1]) / spread + 1) / (count - 4) if spread > 0 else 0.0
+
+
+def _widening(parts: int, alike: float, tail: float) -> float:
+    """Of an interval that took all parts for independent.
+
+    The spread of a mean of parts of which ``alike`` are worth one, and Student's t for as many degrees of freedom as
+    the spread of such parts is known with: parts · (1 − r²) / (1 + r²), by r from ``alike``. Source: Bayley and
+    Hammersley 1946, "The effective number of independent observations in an autocorrelated time series".
+    """
+    worth = max(parts / alike, FEWEST_WORTH)
+    freedom = max(parts * 2 * alike / (alike**2 + 1), FEWEST_WORTH) - 1
+    t_worth, t_parts = (float(stats.t.ppf(tail, each)) for each in (freedom, parts - 1))
+    return math.sqrt(parts / worth) * t_worth / t_parts
 
 
 def events_p_value(before: int, after: int, before_s: float, after_s: float) -> float:
@@ -123,7 +154,8 @@ def events_p_value(before: int, after: int, before_s: float, after_s: float) -> 
 
 def _redrawn(blocks: FloatArray | IntArray, statistic: Statistic, rng: np.random.Generator) -> FloatArray:
     count = len(blocks)
-    return statistic(rng.multinomial(count, np.full(count, 1 / count), size=RESAMPLES // 2) @ blocks)
+    drawn = rng.multinomial(count, np.full(count, 1 / count), size=RESAMPLES // 2)
+    return statistic(drawn.astype(np.float64) @ blocks)
 
 
 def _expanded_tail(tail: float, blocks: int) -> float:

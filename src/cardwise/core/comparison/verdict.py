@@ -121,8 +121,8 @@ def judged(
 ) -> Verdict:
     """A figure's verdict. change and interval: on the scale, so the logarithm of a ratio.
 
-    Different if the interval excludes zero and the change is material: by 5 %, a twentieth more or a twentieth less than
-    the larger. Exchanging before and after exchanges better and worse.
+    Different if the interval excludes zero and the change is material. Exchanging before and after exchanges better and
+    worse, so material is what makes the larger 5 % more than the smaller.
     """
     least, telling = material, TELLING_SHARE
     if scale is Scale.RATIO:
@@ -151,8 +151,8 @@ def compared_counts(before: float, after: float, *, less_is_better: bool = True,
 
 
 def any_worse(verdicts: Sequence[Verdict]) -> Verdict:
-    """Of several of which none makes up for another."""
-    return Verdict.WORSE if Verdict.WORSE in verdicts else together(verdicts)
+    """Of several of which none makes up for another. Mixed is partly worse."""
+    return Verdict.WORSE if {Verdict.WORSE, Verdict.MIXED} & set(verdicts) else together(verdicts)
 
 
 def together(verdicts: Iterable[Verdict]) -> Verdict:

@@ -30,6 +30,8 @@ MOST_MISSING_SHARE, LONGEST_GAP_STEPS = 0.1, 12
 MOST_ERROR_SHARE = 0.35
 """WAPE on the held-out day above which a forecast is none."""
 MISS_QUANTILE = 0.9
+ROUNDING_SHARE = 1e-6
+"""Of what is usual: less than that is what a model's arithmetic leaves over of nothing."""
 
 Model: TypeAlias = Callable[[FloatArray, int, int], FloatArray]
 """From a history without gaps, the steps of a season, and how many steps ahead: the values expected."""
@@ -122,7 +124,8 @@ def forecast(history: FloatArray, steps_ahead: int, model: Model) -> Forecast | 
     try:
         error_share, margin = _judged(whole, season, model)
         if error_share > MOST_ERROR_SHARE:
-            text = f"on the last day it was off by {error_share:.0%}, more than {MOST_ERROR_SHARE:.0%}"
+            off = f"{error_share:.0%}" if error_share < math.inf else "all that it expected"
+            text = f"on the last day it was off by {off}, more than {MOST_ERROR_SHARE:.0%}"
             return Refusal(NoForecast.INEXACT, text)
         expected = _asked(model, whole, season, steps_ahead)
     except ValueError as exc:
@@ -134,9 +137,15 @@ def _judged(whole: FloatArray, season: int, model: Model) -> tuple[float, float]
     """WAPE on the last day, and how much more than expected came there, at its 90th percentile."""
     past, day = whole[:-DAY_STEPS], whole[-DAY_STEPS:]
     expected = _asked(model, past, season, DAY_STEPS)
-    total = float(np.abs(day).sum())
-    error_share = float(np.abs(day - expected).sum()) / total if total else 0.0
-    return error_share, max(float(np.quantile(day - expected, MISS_QUANTILE)), 0.0)
+    with np.errstate(over="ignore", invalid="ignore"):  # sums of huge numbers are no numbers: told below
+        total, missed = float(np.abs(day).sum()), float(np.abs(day - expected).sum())
+        margin = max(float(np.quantile(day - expected, MISS_QUANTILE)), 0.0)
+    if not math.isfinite(total + missed + margin):
+        raise ValueError("its numbers are too large to be compared")
+    rounding = ROUNDING_SHARE * float(np.abs(past).mean()) * DAY_STEPS
+    if total <= rounding:  # a day without any load proves only a model that expected none
+        return (0.0 if missed <= rounding else math.inf), margin
+    return missed / total, margin
 
 
 def _asked(model: Model, past: FloatArray, season: int, steps: int) -> FloatArray:

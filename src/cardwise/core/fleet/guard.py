@@ -71,24 +71,35 @@ class BrakePolicy:
 DEFAULT = BrakePolicy()
 
 
+def age_s(at_s: float, now_s: float) -> float:
+    """How long ago something was. A clock that was set back makes nothing that was done undone: it is that near."""
+    return abs(now_s - at_s)
+
+
+def seen_from(at_s: float, now_s: float) -> float:
+    """The same as a moment that is not ahead."""
+    return now_s - age_s(at_s, now_s) if at_s > now_s else at_s
+
+
 def brake(
     past: Iterable[Eviction], now_s: float, node: str, owner: str, by: str, policy: BrakePolicy = DEFAULT
 ) -> Brake | None:
     """Why a pod of ``owner`` on ``node`` may not be evicted for ``by`` now, or None. past: in any order."""
-    listed = [each for each in past if each.at_s <= now_s]
-    recent = [each for each in listed if now_s - each.at_s < policy.window_s]
+    listed = list(past)
+    recent = [each for each in listed if age_s(each.at_s, now_s) < policy.window_s]
     if sum(each.node == node for each in recent) >= policy.most_per_node:
         return Brake.NODE
     if len(recent) >= policy.most:
         return Brake.CLUSTER
-    if any(each.owner == by and each.by == owner and now_s - each.at_s < policy.turn_s for each in listed):
+    if any(each.owner == by and each.by == owner and age_s(each.at_s, now_s) < policy.turn_s for each in listed):
         return Brake.TURN
     return Brake.AGAIN if now_s < rests_until_s(listed, now_s, owner, policy) else None
 
 
 def rests_until_s(past: Iterable[Eviction], now_s: float, owner: str, policy: BrakePolicy = DEFAULT) -> float:
     """Until when a workload is left alone, and asks for nobody's eviction; -inf if it was not evicted of late."""
-    times = [each.at_s for each in past if each.owner == owner and each.at_s > now_s - policy.memory_s]
+    times = [seen_from(each.at_s, now_s) for each in past if each.owner == owner]
+    times = [at_s for at_s in times if at_s > now_s - policy.memory_s]
     if not times:
         return -math.inf
     doublings = min(len(times) - 1, 30)

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from cardwise.core.fleet.guard import DEFAULT, Brake, BrakePolicy, Eviction, brake, rests_until_s
+from cardwise.core.fleet.guard import DEFAULT, Brake, BrakePolicy, Eviction, age_s, brake, rests_until_s
 from cardwise.core.reasons import Code, Reason
 
 
@@ -76,12 +76,16 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What deciding needs beside the ledger. allowed: by PodDisruptionBudget, how many may go now."""
+    """What deciding needs beside the ledger. allowed: by PodDisruptionBudget, how many may go now.
+
+    closed: nodes of which it is not known what they gave up of late: they give up nobody.
+    """
 
     now_s: float
     past: Sequence[Eviction] = ()
     allowed: Mapping[str, int] = field(default_factory=dict)
     policy: BrakePolicy = DEFAULT
+    closed: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +202,8 @@ class _WhyNot(NamedTuple):
 def _may_go(pod: Running, node: str, waiting: Waiting, world: World, why_not: _WhyNot) -> bool:
     if (why := exemption(pod, waiting, world)) is not None:
         why_not.exempt[why] += 1
+    elif node in world.closed:
+        why_not.braked[Brake.NODE] += 1
     elif (stop := brake(world.past, world.now_s, node, pod.owner, waiting.owner, world.policy)) is not None:
         why_not.braked[stop] += 1
     else:
@@ -250,7 +256,7 @@ def _within_budgets(node: str, victims: Sequence[Running], world: World) -> bool
 
 def _most(node: str, world: World) -> int:
     """How many more may go from a node in this window."""
-    recent = [each for each in world.past if 0 <= world.now_s - each.at_s < world.policy.window_s]
+    recent = [each for each in world.past if age_s(each.at_s, world.now_s) < world.policy.window_s]
     on_node = sum(each.node == node for each in recent)
     return min(world.policy.most_per_node - on_node, world.policy.most - len(recent))
 

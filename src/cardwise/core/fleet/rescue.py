@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cardwise.core.fleet.grounds import Why
+from cardwise.core.fleet.guard import age_s
 
 
 class Way(enum.Enum):
@@ -210,7 +211,7 @@ class _Planning:
         self._starting = Counter(each.service for each in replicas if _is_successor(each))
         here = {each.uid for each in replicas if not each.freed and not each.going}
         for moved in world.past:  # its controller may not have made the next one yet
-            if not moved.vain and moved.uid not in here and world.now_s - moved.at_s < policy.settle_s:
+            if not moved.vain and moved.uid not in here and age_s(moved.at_s, world.now_s) < policy.settle_s:
                 self._starting[moved.service] += 1
         self._gone = set[str]()
 
@@ -226,9 +227,9 @@ class _Planning:
         world, policy = self._world, self._world.policy
         owned = [each for each in self._of[replica.service] if not each.freed and not each.going]
         ready = sum(each.serves for each in owned)
-        since_s = world.complete_since_s.get(replica.service, math.inf)
-        complete = world.now_s - max(since_s, freed.at_s) >= policy.settle_s and all(each.serves for each in owned)
-        waited_s = world.now_s - freed.at_s
+        since_s, waited_s = world.complete_since_s.get(replica.service), age_s(freed.at_s, world.now_s)
+        for_s = 0.0 if since_s is None else min(age_s(since_s, world.now_s), waited_s)
+        complete = since_s is not None and for_s >= policy.settle_s and all(each.serves for each in owned)
         if not replica.serves:
             self._evict(replica, "it serves nothing any more")
         elif ready >= freed.ready:
@@ -307,14 +308,13 @@ class _Planning:
         return Move(replica, step, why, to, ready, short, alone=others == {to})
 
     def _rests(self, replica: Replica) -> bool:
-        times = [each.at_s for each in self._world.past if each.vain and each.uid == replica.uid]
-        if not times:
-            return False
-        return self._world.now_s < max(times) + self._world.policy.rest_s * 2.0 ** min(len(times) - 1, 10)
+        now_s = self._world.now_s
+        ages = [age_s(each.at_s, now_s) for each in self._world.past if each.vain and each.uid == replica.uid]
+        return bool(ages) and min(ages) < self._world.policy.rest_s * 2.0 ** min(len(ages) - 1, 10)
 
 
 def _recent(moved: Moved, world: World) -> bool:
-    return world.now_s - moved.at_s < world.policy.window_s
+    return age_s(moved.at_s, world.now_s) < world.policy.window_s
 
 
 def _is_successor(replica: Replica) -> bool:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta, tzinfo
+from functools import lru_cache
 from typing import TypeAlias
 
 from cronsim import CronSim, CronSimError
@@ -82,12 +83,16 @@ def next_change(windows: Windows, now: datetime) -> datetime | None:
     Of windows that take each other over without a change in between only so many are looked at: then None, too.
     """
     held, at = holds_at(windows, now), now.astimezone(UTC)
+    holds, after = [_holds(each, at) for each in windows], [_next_boundary(each, at) for each in windows]
     for _ in range(_MOST_STEPS):
-        after = [found for window in windows if (found := _next_boundary(window, at)) is not None]
-        if not after:
+        told = [each for each in after if each is not None]
+        if not told:
             return None
-        at = min(after)
-        if holds_at(windows, at) != held:
+        at = min(told)
+        for i, each in enumerate(after):
+            if each is not None and each <= at:  # between its boundaries a window stays as it is
+                holds[i], after[i] = _holds(windows[i], at), _next_boundary(windows[i], at)
+        if next((i for i, each in enumerate(holds) if each), None) != held:
             return at
     return None
 
@@ -111,18 +116,24 @@ def _cron_faults(when: Cron) -> Iterator[str]:
         if len(text.split()) != _FIELDS:
             yield f"{name} {text!r} must have {_FIELDS} fields: minute, hour, day of month, month, day of week"
             continue
-        try:
-            times = CronSim(text, datetime(2024, 1, 1, tzinfo=UTC))
-            found = next(times, None)
-        except CronSimError as exc:
-            yield f"{name} {text!r} is no cron expression: {exc}; '0 8 * * 1-5' is 08:00 from Monday to Friday"
-            continue
-        if found is None:
-            yield f"{name} {text!r} never happens"
-        elif (often := len(times.minutes) * len(times.hours)) > MOST_A_DAY:
-            yield f"{name} {text!r} happens {often} times a day, {MOST_A_DAY} at most"
+        if fault := _cron_fault(text):
+            yield f"{name} {text!r} {fault}"
     if when.start.split() == when.end.split():
         yield f"start and end are the same, {when.start!r}: it would never hold"
+
+
+@lru_cache(maxsize=4096)
+def _cron_fault(text: str) -> str:
+    """What is wrong with an expression of five fields. Kept: a rare one takes milliseconds, and is read every turn."""
+    try:
+        times = CronSim(text, datetime(2024, 1, 1, tzinfo=UTC))
+        found = next(times, None)
+    except CronSimError as exc:
+        return f"is no cron expression: {exc}; '0 8 * * 1-5' is 08:00 from Monday to Friday"
+    if found is None:
+        return "never happens"
+    often = len(times.minutes) * len(times.hours)
+    return f"happens {often} times a day, {MOST_A_DAY} at most" if often > MOST_A_DAY else ""
 
 
 # ---------------------------------------------------------------- what holds

@@ -1,0 +1,66 @@
+"""CW303: the kubelet does not know cardwise's slots, or the agent refused a container: the pod cannot start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from cardwise.adapters import wire
+from cardwise.adapters.quantity import parse_count
+from cardwise.agent.registering import ENDPOINT, KUBELET_SOCKET
+from cardwise.doctor.facts import Facts
+from cardwise.doctor.findings import CERTAIN, LIKELY, Check, Finding
+
+ADMISSION = frozenset({"UnexpectedAdmissionError", "OutOfcardwise.dev/gpu", "InvalidNodeInfo"})
+
+
+def find(facts: Facts) -> Iterable[Finding]:
+    """Nodes whose agent tells of cards and whose kubelet offers no slots; refused pods; sockets here."""
+    for node in facts.gpu_nodes:
+        if wire.ANNOTATION_CARDS in node.metadata.annotations and not _slots(node.status.allocatable):
+            offered = f"allocatable has {wire.OWN_COUNT}: {node.status.allocatable.get(wire.OWN_COUNT, 'nothing')}"
+            cause = "its agent tells of cards, and its kubelet offers no slots"
+            yield _of_node(node.metadata.name, cause, (offered,), CERTAIN)
+    for pod in facts.capture.pods:
+        if pod.status.reason in ADMISSION and _is_ours(pod.status.message):
+            yield Finding(
+                "CW303",
+                f"pod {pod.name}",
+                frozenset({f"pod:{pod.name}", f"node:{pod.spec.node_name}"}),
+                f"the kubelet of node {pod.spec.node_name} refused pod {pod.name}: no card was handed out",
+                (f"{pod.status.reason}: {pod.status.message[:300]}",),
+                "do what the message says; its ReplicaSet makes another. If it recurs see the agent's log on that node",
+                CERTAIN,
+            )
+    nearby = facts.nearby
+    if nearby is not None and KUBELET_SOCKET in nearby.sockets and ENDPOINT not in nearby.sockets:
+        seen = (f"the kubelet's folder has {', '.join(nearby.sockets)}",)
+        yield _of_node(nearby.node, "no agent of cardwise is registered with the kubelet", seen, LIKELY)
+
+
+def _is_ours(message: str) -> bool:
+    return wire.OWN_COUNT in message or "Allocate" in message
+
+
+def _slots(allocatable: dict[str, str | int]) -> int:
+    try:
+        return parse_count(allocatable.get(wire.OWN_COUNT, "0"))
+    except ValueError:
+        return 0
+
+
+def _of_node(node: str, cause: str, evidence: tuple[str, ...], likelihood: float) -> Finding:
+    action = (
+        "see the agent's log on that node (kubectl get pods -n cardwise-system -o wide names its pod); its metric "
+        "cardwise_agent_registered is 1 once the kubelet knows it"
+    )
+    places = frozenset({f"node:{node}"})
+    return Finding("CW303", f"node {node}", places, f"node {node}: {cause}", evidence, action, likelihood)
+
+
+CHECK = Check(
+    "CW303",
+    "The kubelet offers no slots, or refused a container",
+    find,
+    frozenset({"CW208", "CW209", "CW304"}),
+    frozenset({"objects", "node"}),
+)
