@@ -25,7 +25,7 @@ from benchmarks.day.processes import started
 from benchmarks.serving.cells import carried_out
 from benchmarks.serving.machine import watched
 from benchmarks.serving.ours import break_engine
-from benchmarks.serving.procs import HOST, free_port
+from benchmarks.serving.procs import HOST, answers, free_port
 from cardwise.loadtest.curve import Step
 from cardwise.loadtest.plan import Kind, Load, Plan, Target, Tensor, endpoint_of, oip_bodies, split_url
 
@@ -70,43 +70,17 @@ class Cell:
 class Stage:
     """Engines that are kept, and processes that ask."""
 
-    def __init__(self, services: Sequence[Service], most: Sequence[int], pool: ProcessPoolExecutor) -> None:
-        """most: replicas of each service, at most."""
-        self._services, self._pool = services, pool
-        self.ports = [[free_port() for _ in range(number)] for number in most]
-
-    @property
-    def command(self) -> list[str]:
-        """What starts the engines."""
-        told = [
-            {
-                "model": service.name,
-                "port": port,
-                "t0_ms": 1000 * service.cost.t0_s,
-                "t1_ms": 1000 * service.cost.t1_s,
-                "max_batch": service.max_batch,
-                "test_doors": True,
-            }
-            for service, ports in zip(self._services, self.ports, strict=True)
-            for port in ports
-        ]
-        return [sys.executable, "-m", "benchmarks.day.engines", json.dumps(told)]
-
-    @property
-    def last_url(self) -> str:
-        """Of the engine that starts last."""
-        return f"http://{HOST}:{self.ports[-1][-1]}/v2/health/ready"
+    def __init__(self, services: Sequence[Service], urls: Sequence[Sequence[str]], pool: ProcessPoolExecutor) -> None:
+        """urls: of the engines of each service."""
+        self._services, self._urls, self._pool = services, urls, pool
 
     def measure(self, arm: str, moment: Moment, interference: float, seconds: float, seed: int) -> Cell:
         """All services at once, for some seconds."""
         slows = [[1 + interference * share for share in beside] for beside in moment.beside]
-        for ports, factors in zip(self.ports, slows, strict=True):
-            for port, factor in zip(ports, factors, strict=False):
-                break_engine(f"http://{HOST}:{port}", {"slow-factor": factor})
-        urls = [
-            [f"http://{HOST}:{port}" for port in ports[: len(factors)]]
-            for ports, factors in zip(self.ports, slows, strict=True)
-        ]
+        urls = [each[: len(factors)] for each, factors in zip(self._urls, slows, strict=True)]
+        for each, factors in zip(urls, slows, strict=True):
+            for url, factor in zip(each, factors, strict=True):
+                break_engine(url, {"slow-factor": factor})
         with _gateway(self._services, urls) as gateway, watched([gateway.pid]) as used:
             waiting = [
                 self._pool.submit(_ask, gateway.url, service.name, service.target_p99_ms, rate, seconds, seed + i)
@@ -124,10 +98,24 @@ class Stage:
 def stage(services: Sequence[Service], most: Sequence[int]) -> Iterator[Stage]:
     """Engines up, and one process per service that asks."""
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(len(services), context) as pool:
-        made = Stage(services, most, pool)
-        with started("engines", made.command, made.last_url):
-            yield made
+    with ProcessPoolExecutor(len(services), context) as pool, tempfile.TemporaryDirectory(prefix="cw-day-") as folder:
+        told = Path(folder) / "urls.json"
+        wanted = [_engine(service) for service, number in zip(services, most, strict=True) for _ in range(number)]
+        command = [sys.executable, "-m", "benchmarks.day.engines", json.dumps(wanted), str(told)]
+        with started("engines", command, told.exists):
+            urls = iter(json.loads(told.read_text()))
+            yield Stage(services, [[next(urls) for _ in range(number)] for number in most], pool)
+
+
+def _engine(service: Service) -> dict[str, object]:
+    """Its settings."""
+    return {
+        "model": service.name,
+        "t0_ms": 1000 * service.cost.t0_s,
+        "t1_ms": 1000 * service.cost.t1_s,
+        "max_batch": service.max_batch,
+        "test_doors": True,
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +136,7 @@ def _gateway(services: Sequence[Service], urls: Sequence[Sequence[str]]) -> Iter
         config = Path(folder) / "gateway.toml"
         config.write_text(text)
         command = [sys.executable, "-m", "cardwise", "gateway", "--config", str(config)]
-        with started("gateway", command, f"http://{HOST}:{admin}/readyz") as pid:
+        with started("gateway", command, lambda: answers(f"http://{HOST}:{admin}/readyz")) as pid:
             yield _Gateway(f"http://{HOST}:{port}", pid)
 
 

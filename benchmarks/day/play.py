@@ -18,8 +18,9 @@ from cardwise.controller.forecasting import Forecasting
 from cardwise.controller.scaling import Scaling
 from cardwise.core.arrays import FloatArray
 
-PATIENCE_S = 600.0
-"""A replica that waits longer for its place is unplaced."""
+PATIENCE_S = 1800.0
+"""A replica that waits longer for its place is unplaced: half of the hour by which the forecast has it come early. Some
+minutes are no fault: evictions for it are braked, two of a node in five minutes."""
 WARM_UP_S = 1800.0
 """Before midnight: replicas start, and cards are calm for the first time."""
 BORROWER_PCT = 10

@@ -10,10 +10,10 @@ import contextlib
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.serving.procs import ROOT, StartError, answers
+from benchmarks.serving.procs import ROOT, StartError
 
 STOP_S = 8.0
 WITHIN_S = 60.0
@@ -21,8 +21,8 @@ WITHIN_S = 60.0
 
 
 @contextlib.contextmanager
-def started(name: str, command: Sequence[str], ready_url: str) -> Iterator[int]:
-    """Run it until the ``with`` ends; its process id. ready_url: answers with 2xx once it serves. Raises StartError."""
+def started(name: str, command: Sequence[str], ready: Callable[[], bool]) -> Iterator[int]:
+    """Run it until the ``with`` ends; its process id. ready: whether it serves by now. Raises StartError."""
     with tempfile.TemporaryDirectory(prefix="cw-day-", ignore_cleanup_errors=True) as folder:
         log = Path(folder) / f"{name}.log"
         with log.open("wb") as out:
@@ -30,15 +30,15 @@ def started(name: str, command: Sequence[str], ready_url: str) -> Iterator[int]:
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd=ROOT, start_new_session=True
             )
         try:
-            _await(name, process, ready_url, log)
+            _await(name, process, ready, log)
             yield process.pid
         finally:
             _stop(process)
 
 
-def _await(name: str, process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+def _await(name: str, process: subprocess.Popen[bytes], ready: Callable[[], bool], log: Path) -> None:
     until_s = time.monotonic() + WITHIN_S
-    while not answers(url):
+    while not ready():
         if process.poll() is not None:
             raise StartError(f"{name} ended with {process.returncode}: {_tail(log)}")
         if time.monotonic() > until_s:

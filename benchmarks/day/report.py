@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.day.findings import ASSUMED, Day, faults, grounds, headline, usage, verdicts
 from benchmarks.day.load import BEGIN, ZONE, Load
 from benchmarks.day.sizing import CARD
-from benchmarks.serving import table
+from benchmarks.serving import machine, table
 from cardwise.files import write_texts
 from cardwise.report import needing_tools, render
 
@@ -95,8 +95,8 @@ def conditions(day: Day) -> str:
     return (
         f"{BEGIN:%Y-%m-%d}, {ZONE}, seed {day.seed} · cards {CARD} · replicas filled to {fill} % (whole cards: "
         f"{whole} %) · interference {day.interference:g} · {day.seconds:g} s of requests per hour and way, rates "
-        f"unscaled · meanwhile up to {foreign:.1f} cores used by gateway, engines, generators and others; longest "
-        f"stall of a generator {stall_ms:.0f} ms"
+        f"unscaled · up to {foreign:.1f} of {len(machine.cores())} cores taken by others meanwhile; longest stall of a "
+        f"generator {stall_ms:.0f} ms"
     )
 
 

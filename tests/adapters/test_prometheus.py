@@ -130,3 +130,13 @@ async def test_a_range_of_too_many_points_is_refused_before_it_is_asked(fake, pr
     with pytest.raises(UserError, match="take another step"):
         await prometheus.range("q", NOW - timedelta(days=90), NOW, 1)
     assert fake.asked == []
+
+
+async def test_a_sample_that_is_no_number_at_all_is_an_answer_that_cannot_be_read(fake, prometheus):
+    """Whatever stands between us and Prometheus: an error of its own, that ends no program."""
+    fake.values["up"] = "abc"
+    with pytest.raises(ClusterError, match="cannot be read: 'abc' is no number"):
+        await prometheus.instant("up", NOW)
+    fake.history["up"] = [(NOW.timestamp(), "abc")]
+    with pytest.raises(ClusterError, match="cannot be read: 'abc' is no number"):
+        await prometheus.range("up", NOW, NOW, 60)

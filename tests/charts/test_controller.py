@@ -187,6 +187,7 @@ def installed(release, render):
     release.plane.kubectl("apply", "--server-side", "-f", "-", stdin=yaml.safe_dump_all(made))
     yield release
     release.plane.kubectl("delete", "-f", "-", stdin=yaml.safe_dump_all(made))
+    release.plane.kubectl("delete", "lease", "cardwise-controller", "-n", NAMESPACE, "--ignore-not-found")
 
 
 def test_the_program_has_all_the_rights_that_it_needs(installed, tmp_path):

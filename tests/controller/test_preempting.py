@@ -574,3 +574,24 @@ async def test_who_may_go_no_more_stays_though_the_watch_is_cut_and_does_not_tel
         await world.preempting.turn()
     assert world.going() == []
     assert world.nomination("high") is None
+
+
+@pytest.mark.parametrize("call", ["evict", "annotate_pod"])
+async def test_a_victim_that_somebodys_admission_denies_keeps_nobody_waiting(world, call):
+    """Its eviction is denied: another goes. Its mark is denied: it goes without."""
+    for name in ("n0", "n1"):
+        world.node(name)
+    await world.runs("low0", 19000, owner="a")
+    await world.runs("low1", 20000, owner="b")
+    made = getattr(world.gate, call)
+
+    async def denied(*args, **more):
+        if "low0" in {args[0] if call == "evict" else args[1], getattr(args[0], "name", "")}:
+            raise ClusterError("403: denied", retry=False)
+        await made(*args, **more)
+
+    setattr(world.gate, call, denied)
+    world.now_s += SETTINGS.settle_s
+    world.pod("high", 20000, HIGH, annotations=SENSITIVE)
+    await until(world, world.going)
+    assert world.going() == (["low1"] if call == "evict" else ["low0"])

@@ -304,3 +304,38 @@ async def test_a_pod_that_still_has_its_controller_was_not_released_whatever_it_
         before = set(world.of("web"))
         await world.turns(30)
         assert set(world.of("web")) == before
+
+
+@pytest.mark.parametrize("retry", [True, False], ids=["no answer", "denied"])
+async def test_why_a_pod_stays_is_not_told_each_second_where_it_cannot_be_noted_on_the_pod(retry):
+    async with RescueWorld() as world:
+        await fenced_after_deploying(world, nodes=("n0", "n1"), mib=20000)
+
+        async def refused(*_args):
+            raise ClusterError("no", retry=retry)
+
+        world.gate.annotate_pod = refused
+        await world.turns(30)
+        told = [each for each in world.cluster.events if each["reason"] == "CardwiseCannotMove"]
+        assert len(told) <= 1
+
+
+async def test_a_pod_that_was_released_serves_on_while_its_successor_died_and_the_watch_is_cut():
+    async with RescueWorld() as world:
+        await fenced_after_deploying(world)
+        while len(world.of("web")) < 3 or not all(world.rescuing.seen.pods[uid].ready for uid in uids(world)):
+            world.now_s += 1
+            await world.rescuing.turn()
+            await world.live()
+        world._controller.cancel()
+        await world.heard()
+        world.cluster.ready_pod("default", "web-3", ready=False)
+        for _ in range(3):
+            world.now_s += 10
+            await world.rescuing.turn()
+        assert not world.is_going("web-1")
+        assert world.ready("web") == 2
+
+
+def uids(world):
+    return [raw["metadata"]["uid"] for raw in world.of("web").values()]

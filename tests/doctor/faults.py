@@ -233,6 +233,18 @@ def _(world):
     made["status"]["conditions"][0]["message"] = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
 
 
+@fault("CW206", "no node is cardwise's, and a pod waits for a whole card")
+def _(world):
+    for name in ("g1", "g2"):
+        del world.nodes[name]["metadata"]["annotations"]["cardwise.dev/cards"]
+        for part in ("capacity", "allocatable"):
+            world.nodes[name]["status"][part]["nvidia.com/gpu"] = "2"
+            del world.nodes[name]["status"][part]["cardwise.dev/gpu"]
+        world.nodes[name]["metadata"]["labels"] = {}
+    world.pods = {"waits": world.pod("waits")}
+    world.pods["waits"]["spec"]["schedulerName"] = "default-scheduler"
+
+
 @fault("CW207", "Kueue does not admit it")
 def _(world):
     made = world.pod("waits")

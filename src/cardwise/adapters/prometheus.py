@@ -122,7 +122,7 @@ class Prometheus:
             return Reading(None, "it has no series, or no sample that is new enough", warnings)
         if len(found) > 1:
             return Reading(None, f"it has {len(found)} series: wrap it in sum(...) or max(...)", warnings)
-        value = float(found[0][1])
+        value = _number(found[0][1])
         if not math.isfinite(value):
             return Reading(None, f"it is {found[0][1]}", warnings, is_nan=math.isnan(value))
         return Reading(value, "", warnings)
@@ -203,9 +203,17 @@ def _on_grid(values: list[tuple[float, str]], begin: datetime, step_s: float, po
     for at, text in values:
         place = round((at - begin.timestamp()) / step_s)
         if 0 <= place < points:
-            made[place] = float(text)
+            made[place] = _number(text)
     made[~np.isfinite(made)] = math.nan
     return made
+
+
+def _number(text: str) -> float:
+    """A sample's. Raises ClusterError."""
+    try:
+        return float(text)
+    except ValueError as exc:
+        raise ClusterError(f"Prometheus' answer cannot be read: {seen(text)} is no number", retry=True) from exc
 
 
 def _decode(raw: msgspec.Raw, kind: Any) -> Any:  # noqa: ANN401 - one of three shapes

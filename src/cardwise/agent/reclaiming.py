@@ -2,7 +2,8 @@
 
 Each look: 1. what was sampled; 2. a card above its high mark: who has to go (``core/card/reclaim.py``), written down
 before anything is done; 3. those who are going: wait, SIGTERM or SIGKILL (``core/card/ending.py``). Evicting the pod
-and telling of it is ``evicting.py``'s, beside this. Refuses to end what is not best-effort, and who has a card alone.
+and telling of it is ``evicting.py``'s, beside this. Refuses to end what is not best-effort and was lent nothing, and
+who has a card alone.
 """
 
 from __future__ import annotations

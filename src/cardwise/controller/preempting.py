@@ -165,7 +165,7 @@ class Preempting:
         closed = frozenset(name for name, lines in memories.items() if lines is None)
         past = list(self._past(live, [line for lines in memories.values() for line in lines or ()]))
         parts = (self.ledger, self.seen, self.settings, self.now_s(), self.utc_s(), leaving, going, past, closed)
-        return Snapshot(*parts, frozenset(self.watching.inconsistent)).fill(budgets)
+        return Snapshot(*parts, frozenset(self.watching.inconsistent), self.steps.denied()).fill(budgets)
 
     def _past(self, live: Mapping[str, Nomination], lines: Sequence[Preempted]) -> Iterator[Eviction]:
         """What was done of late, as nodes remember it; and what is decided and not noted there yet."""

@@ -78,6 +78,7 @@ class Rescuing:
     telling: Telling = field(init=False)
     facts: Facts = field(init=False)
     _spells: dict[Ground, Spell] = field(default_factory=dict)
+    _replicas: list[Replica] = field(default_factory=list)
     _complete_s: dict[str, float] = field(default_factory=dict)
     _refused: dict[str, _Refused] = field(default_factory=dict)
     _written: dict[str, set[Moved]] = field(default_factory=dict)
@@ -103,8 +104,8 @@ class Rescuing:
         if self._waits_to_hear():
             return
         left = ripe(self._spells, self.now_s(), self.settings.patience)
-        replicas = self.facts.replicas(left)
-        plan = self._plan(replicas)
+        self._replicas = self.facts.replicas(left)
+        plan = self._plan(self._replicas)
         for move in plan.moves:
             if not self.leads():
                 return
@@ -141,6 +142,9 @@ class Rescuing:
             case Step.RETURN:
                 await self._return(pod, move)
             case Step.EVICT:
+                if move.replica.serves and not await self._is_replaced(move):
+                    log.info("a pod that was released serves on: others are not ready as it was told", pod=pod.name)
+                    return
                 if move.replica.freed is None:
                     await self.port.evict(evictee, dry_run=True)  # what is refused is not noted as a move
                     await self._remember(pod, move)
@@ -165,6 +169,31 @@ class Rescuing:
         await self._remember(pod, move, vain=True)
         release = Release(meta.namespace, meta.name, meta.uid, moving.owner_uid, moving.pod_hash)
         await self.port.take_back_pod(release, {wire.ANNOTATION_MOVING: None})
+
+    async def _is_replaced(self, move: Move) -> bool:
+        """Whether others serve in its place, read anew: a watch that is cut does not tell that a successor died."""
+        freed = move.replica.freed
+        if freed is None:
+            return True  # it goes first, and its service is said to be short
+        others = [
+            each for each in self._replicas if each.service == move.replica.service and each.uid != move.replica.uid
+        ]
+        serving = [each for each in others if each.serves and not each.freed]
+        ready = 0
+        for each in serving:
+            ready += await self._serves_now(each)
+            if ready >= freed.ready:
+                return True
+        return ready == len(serving)
+
+    async def _serves_now(self, replica: Replica) -> bool:
+        namespace, _, name = replica.name.partition("/")
+        try:
+            now = await self.port.get_pod(namespace, name)
+        except NotFoundError:
+            return False
+        meta = now.metadata
+        return meta.uid == replica.uid and now.ready and not now.ended and meta.deletion_timestamp is None
 
     def _refuse(self, move: Move, because: Because, why: ClusterError) -> None:
         uid = move.replica.uid

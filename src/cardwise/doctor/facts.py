@@ -1,6 +1,6 @@
 """Everything that checks look at, gathered once and frozen: objects, who waits and why not, series, one node.
 
-Why a pod waits is asked of the ledger and the policies that decide, as ``explain`` asks them, so that no two answers
+Why a pod waits is asked of the ledger and the rules that decide, as ``explain`` asks them, so that no two answers
 differ. Refuses to judge: that is for the checks.
 """
 
@@ -19,6 +19,7 @@ from cardwise.adapters.claims import read_claim
 from cardwise.adapters.quantity import parse_milli
 from cardwise.adapters.symptoms import Event, Lease, ToldContainer, ToldNode, ToldPod
 from cardwise.adapters.watching import Watching
+from cardwise.config import DEFAULT_POLICY, policies_by_class
 from cardwise.core.claim import Claim
 from cardwise.core.ledger import Ledger
 from cardwise.core.placement.explain import NodeView, explain_node
@@ -27,10 +28,11 @@ from cardwise.core.reasons import WORDINGS, Code, Reason
 from cardwise.doctor.measures import Line, Metrics
 from cardwise.doctor.nearby import Nearby
 from cardwise.scheduler import telling
-from cardwise.scheduler.settings import Settings, policies_of
 
 JUST_CREATED_S = 30.0
 """A pod that is younger waits for nothing but its turn."""
+RULES_ONLY = "first-fit"
+"""The policy that is asked: whether a pod fits is the same for all of them, and this one works out no prices."""
 TEXTS = 3
 """Nodes of each reason whose numbers are told."""
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
@@ -162,7 +164,7 @@ def facts_of(capture: Capture, nearby: Nearby | None = None) -> Facts:
     """Everything from a capture, and from the node that we are on."""
     taken = capture.taken or LONG_AGO
     living = [pod for pod in capture.pods if not pod.ended]
-    watching = Watching(Ledger(policies_of(Settings())))
+    watching = Watching(Ledger(policies_by_class(dict.fromkeys(DEFAULT_POLICY, RULES_ONLY), 0)))
     watching.hear_all(capture.nodes, living)
     for node in capture.nodes:
         if any((each.type, each.status) == (wire.CONDITION_CONSISTENT, "False") for each in node.status.conditions):

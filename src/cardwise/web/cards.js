@@ -31,7 +31,7 @@ function slicesTable(card) {
     make("th", { text: "Explanation", scope: "col" }));
   const rows = card.slices.map((each) => make("tr", {}, make("td", { text: each.pod }),
     make("td", { text: number(each.memory_mib) + (each.memory_lent_mib ? `, ${number(each.memory_lent_mib)} lent` : ""), cls: "number" }),
-    make("td", { text: `${each.compute_pct} %`, cls: "number" }), make("td", {}, whyButton(each.pod, card.uuid))));
+    make("td", { text: `${each.compute_pct} %`, cls: "number" }), make("td", {}, whyButton(each.pod, `${card.uuid}-${each.container}`))));
   return make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows));
 }
 

@@ -39,7 +39,8 @@ function drawCell(pen, colours, card, fenced, x, y) {
   pen.fillStyle = colours.empty;
   pen.fillRect(x, y, cell.memory, cell.height);
   pen.fillRect(x + cell.memory, y, cell.compute, cell.height);
-  for (const [share, colour, left, width] of [[memory, colours.memory, 0, cell.memory], [compute, colours.compute, cell.memory, cell.compute]]) {
+  const bars = [[memory, colours.memory, 0, cell.memory], [compute, colours.compute, cell.memory, cell.compute]];
+  for (const [share, colour, left, width] of bars) {
     const height = Math.round(cell.height * Math.min(Math.max(share, 0), 1));
     pen.fillStyle = colour;
     pen.fillRect(x + left, y + cell.height - height, width, height);

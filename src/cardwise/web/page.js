@@ -3,7 +3,9 @@
 
 import { drawNodes, listen as listenToCards } from "/cards.js";
 import { at, name } from "/dom.js";
-import { drawConflicts, drawDecisions, drawDenied, drawEvictions, drawNotes, drawPending, drawServices, drawSums, drawTraffic } from "/lists.js";
+import {
+  drawConflicts, drawDecisions, drawDenied, drawEvictions, drawNotes, drawPending, drawServices, drawSums, drawTraffic,
+} from "/lists.js";
 import { drawMap, listen as listenToMap } from "/map.js";
 import { follow } from "/state.js";
 

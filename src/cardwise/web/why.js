@@ -6,7 +6,8 @@ import { at, make, number, short } from "/dom.js";
 const NODES = 10;
 
 export function whyButton(pod, where = "") {
-  const button = make("button", { type: "button", cls: "why", id: `why-${pod}-${where}`, text: "Why?", "aria-label": `Why is ${pod} there, or waits?` });
+  const label = `Why? Of ${pod}`; // begins with what is seen
+  const button = make("button", { type: "button", cls: "why", id: `why-${pod}-${where}`, text: "Why?", "aria-label": label });
   button.addEventListener("click", () => open(pod));
   return button;
 }
@@ -40,19 +41,21 @@ function asked(ask) {
 }
 
 function content(told) {
+  const more = `The first ${NODES} of ${number(told.nodes_total)} nodes; cardwise explain --json tells of more.`;
   const why = told.refusals.map((each) => `${number(each.nodes)} ${each.short}`).join(", ");
   return [
     make("p", { text: `Policy ${told.policy}. ` + told.asks.map((ask) => `Container ${ask.container} asks for ${asked(ask)}.`).join(" ") }),
     make("p", {}, make("strong", { text: told.bound_to ? `Bound to ${told.bound_to}.` : "Not bound." })),
     make("p", { text: `Asked now, ${number(told.nodes_fit)} of ${number(told.nodes_total)} nodes fit${why ? `: ${why}` : ""}.` }),
     make("ol", { cls: "nodes-asked" }, ...told.nodes.slice(0, NODES).map(drawNode)),
-    ...(told.nodes.length > NODES ? [make("p", { cls: "soft", text: `The first ${NODES} of ${number(told.nodes_total)} nodes; cardwise explain --json tells of more.` })] : []),
+    ...(told.nodes.length > NODES ? [make("p", { cls: "soft", text: more })] : []),
   ];
 }
 
 function drawNode(node) {
   const factors = Object.entries(node.factors).map(([name, value]) => `${name} ${value.toFixed(2)}`).join(", ");
-  const verdict = node.fits ? `fits, cost ${node.cost === null ? "–" : node.cost.toPrecision(4)}${factors ? ` (${factors})` : ""}` : `no: ${node.reason.long}`;
+  const cost = node.cost === null ? "–" : node.cost.toPrecision(4);
+  const verdict = node.fits ? `fits, cost ${cost}${factors ? ` (${factors})` : ""}` : `no: ${node.reason.long}`;
   const advice = node.reason ? [make("p", { cls: "soft", text: node.reason.advice })] : [];
   return make("li", {}, make("strong", { text: node.name }), ` ${verdict}`, ...advice,
     make("ul", {}, ...node.cards.map((card, place) => make("li", { cls: "soft", text: `Card ${place}: ${verdictOf(card)}` }))));

@@ -33,7 +33,7 @@ class Snapshot:
 
     leaving: UIDs of pods and owners whose Workload Kueue is evicting; None if that is not known. going: UIDs of pods
     that were chosen and have not gone yet. past: evictions that were done or decided. closed: see :class:`World`.
-    inconsistent: nodes that the scheduler gives nothing.
+    inconsistent: nodes that the scheduler gives nothing. denied: UIDs of pods that cannot be evicted.
     """
 
     ledger: Ledger
@@ -46,6 +46,7 @@ class Snapshot:
     past: list[Eviction]
     closed: frozenset[str] = frozenset()
     inconsistent: frozenset[str] = frozenset()
+    denied: frozenset[str] = frozenset()
     allowed: dict[str, int] = field(default_factory=dict)
     nodes: dict[str, dict[str, Running]] = field(default_factory=dict)
     _budgets: dict[tuple[str, str, str], list[Budget]] = field(default_factory=dict)
@@ -129,7 +130,7 @@ class Snapshot:
             priority=claim.priority,
             memory_mib=sum(share.memory_mib for share in shares),
             sensitive=claim.latency is LatencyClass.SENSITIVE,
-            preemptible=claim.preemptible,
+            preemptible=claim.preemptible and claim.uid not in self.denied,
             starting=self._is_starting(self.seen.standing[claim.uid]),
             going=meta.deletion_timestamp is not None or claim.uid in self.going or self.is_leaving(pod),
             budgets=self._covering(pod),

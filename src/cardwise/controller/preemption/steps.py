@@ -7,7 +7,6 @@ instead of half of this one go. Refuses to evict whom it did not read anew just 
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,7 +30,7 @@ from cardwise.controller.preemption.settings import PreemptionSettings
 from cardwise.controller.preemption.snapshot import Snapshot, waiting
 from cardwise.controller.preemption.telling import Telling
 from cardwise.core.claim import Claim, LatencyClass
-from cardwise.core.fleet.guard import Eviction
+from cardwise.core.fleet.guard import Eviction, age_s
 from cardwise.core.fleet.preempt import exemption
 from cardwise.core.ledger import Ledger
 from cardwise.core.reasons import Code, Reason
@@ -39,6 +38,8 @@ from cardwise.errors import BudgetError, ClusterError, ConflictError, NotFoundEr
 
 log = structlog.get_logger()
 
+DENIED_S = 600.0
+"""So long a pod counts as nobody's victim whose eviction was denied, not by a budget but for good."""
 USUAL_GRACE_S = 30
 """terminationGracePeriodSeconds of a pod that does not say."""
 
@@ -55,6 +56,7 @@ class Steps:
     utc_s: Callable[[], float]
     settings: PreemptionSettings
     _written: dict[str, Preemptions] = field(default_factory=dict)
+    _denied: dict[str, float] = field(default_factory=dict)
 
     async def carry_out(self, claim: Claim, pod: Pod, nomination: Nomination, snapshot: Snapshot) -> bool:
         """Take the next steps for a pod that waits. False if they were taken back: it is decided anew."""
@@ -71,6 +73,12 @@ class Steps:
         if not (needed and node in self.seen.nodes and await self._still_waits(pod)):
             return True
         return await self._act(pod, node, needed, begun=begun)
+
+    def denied(self) -> frozenset[str]:
+        """UIDs of pods whose eviction somebody's admission denied a while ago: it is not asked for again so soon."""
+        now_s = self.utc_s()
+        self._denied = {uid: at_s for uid, at_s in self._denied.items() if age_s(at_s, now_s) < DENIED_S}
+        return frozenset(self._denied)
 
     async def give_up(self, pod: Pod, nomination: Nomination) -> None:
         """The deadline has passed, and the pod did not take what was kept for it: it is not kept any longer."""
@@ -96,7 +104,9 @@ class Steps:
             await self.port.annotate_pod(meta.namespace, meta.name, meta.uid, marks)
         except (NotFoundError, ConflictError):
             return
-        except ClusterError as exc:  # the others go on
+        except ClusterError as exc:
+            if exc.retry:  # it is the API server that is in trouble, not this pod
+                raise
             log.warning("the mark of a pod that need not go could not be taken off", pod=pod.name, why=str(exc))
             return
         log.info("a pod need not go after all", pod=pod.name)
@@ -174,6 +184,12 @@ class Steps:
                 return await self._forbidden(pod, each, exc, begun=begun)
             except (NotFoundError, ConflictError):
                 continue  # it went by itself
+            except ClusterError as exc:
+                if exc.retry:
+                    raise
+                log.warning("the API server lets nobody evict a pod, others go", pod=each.name, why=str(exc))
+                self._denied[each.metadata.uid] = self.utc_s()
+                return await self._stop(pod, Reason(Code.PREEMPT_CHANGED, {"node": node}), begun=begun)
         await self._note(pod, node, victims)
         for each in victims:
             await self._tell(each, pod)
@@ -210,8 +226,14 @@ class Steps:
             return
         until = datetime.fromtimestamp(self.utc_s() + self._grace_s(victim), UTC)
         marks = {wire.ANNOTATION_PREEMPTED_FOR: by, wire.ANNOTATION_PREEMPTED_BY: f"{until:%Y-%m-%dT%H:%M:%SZ}"}
-        with contextlib.suppress(NotFoundError, ConflictError):  # it went by itself
+        try:
             await self.port.annotate_pod(meta.namespace, meta.name, meta.uid, marks)
+        except (NotFoundError, ConflictError):  # it went by itself
+            return
+        except ClusterError as exc:
+            if exc.retry:
+                raise
+            log.warning("a pod that has to go cannot be marked, it goes without", pod=victim.name, why=str(exc))
 
     async def _evict_all(self, pod: Pod, victims: Sequence[Pod], *, begun: bool) -> bool:
         for each in victims:

@@ -84,8 +84,10 @@ class Telling:
         self._said[replica.uid] = (stay.because, now_s)
         text = _left(stay)
         log.info("a pod on bad ground stays", pod=pod.name, node=replica.node, why=text)
-        await self._note(pod, text)
-        if stay.because in STUCK:
+        noted = await self._note(pod, text)
+        if not noted:  # all of it is said again, with the next turn
+            self._said.pop(replica.uid, None)
+        elif stay.because in STUCK:
             await self._post(pod, "CardwiseCannotMove", text)
 
     async def _clear(self, staying: Collection[str]) -> None:
@@ -94,17 +96,19 @@ class Telling:
             if wire.ANNOTATION_STAYS in pod.metadata.annotations and uid not in staying:
                 await self._note(pod, None)
 
-    async def _note(self, pod: Pod, text: str | None) -> None:
+    async def _note(self, pod: Pod, text: str | None) -> bool:
+        """False if it is worth trying again at once: what is denied is denied the next second, too."""
         if pod.metadata.annotations.get(wire.ANNOTATION_STAYS) == text:
-            return
+            return True
         meta = pod.metadata
         try:
             await self.port.annotate_pod(meta.namespace, meta.name, meta.uid, {wire.ANNOTATION_STAYS: text})
         except NotFoundError:
-            pass
+            return True
         except ClusterError as exc:
             log.warning("why a pod stays could not be noted on it", pod=pod.name, why=str(exc))
-            self._said.pop(meta.uid, None)
+            return not exc.retry
+        return True
 
     # ---------------------------------------------------------------- nodes
 

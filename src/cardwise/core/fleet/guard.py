@@ -72,7 +72,10 @@ DEFAULT = BrakePolicy()
 
 
 def age_s(at_s: float, now_s: float) -> float:
-    """How long ago something was. A clock that was set back makes nothing that was done undone: it is that near."""
+    """How long ago something was, or is ahead: a clock that was set back a little undoes nothing that was done.
+
+    And what a clock that was far ahead has dated holds nothing up until that day.
+    """
     return abs(now_s - at_s)
 
 

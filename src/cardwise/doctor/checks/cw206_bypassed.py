@@ -15,8 +15,8 @@ from cardwise.doctor.words import some
 def find(facts: Facts) -> Iterable[Finding]:
     """Pods that wait elsewhere; pods that run on our nodes' cards without an allocation."""
     for each in facts.waiting:
-        if cause_of(facts, each) is Cause.BYPASSED and facts.cards:
-            yield _waits(each)
+        if cause_of(facts, each) is Cause.BYPASSED:
+            yield _waits(each) if facts.cards else _elsewhere(facts, each)
     ours = {card.node for card in facts.cards}
     for pod in facts.gpu_pods:
         if pod.spec.node_name in ours and wire.ANNOTATION_ALLOC not in pod.metadata.annotations:
@@ -38,6 +38,23 @@ def _waits(waiting: Waiting) -> Finding:
         "create it again with schedulerName: cardwise, or have the webhook take such pods: kubectl label namespace "
         f"{namespace} cardwise.dev/whole-cards=true",
         LIKELY,
+    )
+
+
+def _elsewhere(facts: Facts, waiting: Waiting) -> Finding:
+    """No node is cardwise's: it is another plugin's whole cards that the pod waits for."""
+    return Finding(
+        "CW206",
+        f"pod {waiting.name}",
+        frozenset({waiting.place}),
+        f"pod {waiting.name} waits for cards of another bookkeeper: no node is handed over to cardwise",
+        (
+            f"it asks for {some(asked(waiting.pod))}; {len(facts.gpu_nodes)} nodes offer GPUs",
+            waiting.said or "nobody has said why it waits",
+        ),
+        "cardwise replay --dump shows how many cards the same pods need as slices; to hand a node over see "
+        "docs/howto/install.md",
+        POSSIBLE,
     )
 
 
