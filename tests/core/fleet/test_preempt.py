@@ -113,6 +113,16 @@ def test_who_was_evicted_is_left_alone_for_a_growing_while():
     assert isinstance(preempt(waiting, nodes, fits, World(221.0, twice)), Plan)
 
 
+def test_of_a_large_workload_up_to_half_of_the_pods_rest_at_a_time():
+    pods = [pod(f"a-{i}", 10, owner="ns/a") for i in range(8)]
+    nodes, fits = card(80, pods, 10)
+    once = [Eviction(990.0 + i, f"elsewhere-{i}", "ns/a", "ns/x") for i in range(4)]
+    waiting = Waiting("w", "ns/w", 10)
+    assert isinstance(preempt(waiting, nodes, fits, World(1000.0, once[:3])), Plan)
+    assert preempt(waiting, nodes, fits, World(1000.0, once)).braked == {Brake.AGAIN: 8}
+    assert isinstance(preempt(waiting, nodes, fits, World(1051.0, once)), Plan)
+
+
 def test_who_was_evicted_waits_before_it_asks_for_others():
     past = [Eviction(990.0, "n", "ns/w", "ns/x")]
     nodes, fits = card(100, [pod("a", 100)], 50)

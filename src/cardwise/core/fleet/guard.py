@@ -85,9 +85,19 @@ def seen_from(at_s: float, now_s: float) -> float:
 
 
 def brake(
-    past: Iterable[Eviction], now_s: float, node: str, owner: str, by: str, policy: BrakePolicy = DEFAULT
+    past: Iterable[Eviction],
+    now_s: float,
+    node: str,
+    owner: str,
+    by: str,
+    policy: BrakePolicy = DEFAULT,
+    running: int = 1,
 ) -> Brake | None:
-    """Why a pod of ``owner`` on ``node`` may not be evicted for ``by`` now, or None. past: in any order."""
+    """Why a pod of ``owner`` on ``node`` may not be evicted for ``by`` now, or None. past: in any order.
+
+    running: how many pods of ``owner`` run. Up to half of them may be resting from an eviction: one large workload
+    would else be left alone as a whole for the sake of one of its pods, and who is more urgent would wait behind it.
+    """
     listed = list(past)
     recent = [each for each in listed if age_s(each.at_s, now_s) < policy.window_s]
     if sum(each.node == node for each in recent) >= policy.most_per_node:
@@ -96,14 +106,25 @@ def brake(
         return Brake.CLUSTER
     if any(each.owner == by and each.by == owner and age_s(each.at_s, now_s) < policy.turn_s for each in listed):
         return Brake.TURN
-    return Brake.AGAIN if now_s < rests_until_s(listed, now_s, owner, policy) else None
+    at_a_time = max(running // 2, 1)
+    times = _times(listed, now_s, owner, policy)
+    pause_s = _pause_s(len(times), at_a_time, policy)
+    return Brake.AGAIN if sum(now_s < at_s + pause_s for at_s in times) >= at_a_time else None
 
 
 def rests_until_s(past: Iterable[Eviction], now_s: float, owner: str, policy: BrakePolicy = DEFAULT) -> float:
-    """Until when a workload is left alone, and asks for nobody's eviction; -inf if it was not evicted of late."""
+    """Until when a workload that was evicted asks for nobody's eviction; -inf if it was not evicted of late."""
+    times = _times(past, now_s, owner, policy)
+    return max(times) + _pause_s(len(times), 1, policy) if times else -math.inf
+
+
+def _times(past: Iterable[Eviction], now_s: float, owner: str, policy: BrakePolicy) -> list[float]:
+    """When a workload was evicted, as far as that still counts."""
     times = [seen_from(each.at_s, now_s) for each in past if each.owner == owner]
-    times = [at_s for at_s in times if at_s > now_s - policy.memory_s]
-    if not times:
-        return -math.inf
-    doublings = min(len(times) - 1, 30)
-    return max(times) + min(policy.pause_s * 2.0**doublings, policy.most_pause_s)
+    return [at_s for at_s in times if at_s > now_s - policy.memory_s]
+
+
+def _pause_s(evictions: int, at_a_time: int, policy: BrakePolicy) -> float:
+    """How long a pod of it rests: doubled each time as many were evicted as may rest at a time."""
+    doublings = min(max(evictions - 1, 0) // at_a_time, 30)
+    return min(policy.pause_s * 2.0**doublings, policy.most_pause_s)

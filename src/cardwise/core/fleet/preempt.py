@@ -176,7 +176,8 @@ def search(
     free = room()
     if free is not None:
         return Nobody(room=free)
-    why_not = _WhyNot(Counter(), Counter())
+    running = Counter(pod.owner for pods in nodes.values() for pod in pods if not pod.going)
+    why_not = _WhyNot(Counter(), Counter(), running)
     open_to = {node: [pod for pod in nodes[node] if _may_go(pod, node, waiting, world, why_not)] for node in nodes}
     plans, tried = list[Plan](), 0
     for node in sorted((node for node, pods in open_to.items() if pods), key=lambda node: _least(node, open_to[node])):
@@ -197,6 +198,8 @@ def search(
 class _WhyNot(NamedTuple):
     exempt: Counter[Exempt]
     braked: Counter[Brake]
+    running: Counter[str]
+    """Pods of each workload."""
 
 
 def _may_go(pod: Running, node: str, waiting: Waiting, world: World, why_not: _WhyNot) -> bool:
@@ -204,11 +207,15 @@ def _may_go(pod: Running, node: str, waiting: Waiting, world: World, why_not: _W
         why_not.exempt[why] += 1
     elif node in world.closed:
         why_not.braked[Brake.NODE] += 1
-    elif (stop := brake(world.past, world.now_s, node, pod.owner, waiting.owner, world.policy)) is not None:
+    elif (stop := _brake(pod, node, waiting, world, why_not.running[pod.owner])) is not None:
         why_not.braked[stop] += 1
     else:
         return True
     return False
+
+
+def _brake(pod: Running, node: str, waiting: Waiting, world: World, running: int) -> Brake | None:
+    return brake(world.past, world.now_s, node, pod.owner, waiting.owner, world.policy, running)
 
 
 def exemption(pod: Running, waiting: Waiting, world: World) -> Exempt | None:
