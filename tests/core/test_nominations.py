@@ -253,7 +253,8 @@ class Kept(RuleBasedStateMachine):
             return
         slices = self.books.cluster.slices
         held = sum(sum(each.memory_mib) for name, each in slices.items() if name.startswith(f"{uid}!"))
-        wanted = {share.uuid: share.memory_mib for share in known.pod.allocation.shares}
+        there = {each.uuid for each in self.books.nodes[known.pod.node].cards}  # the others went with the hardware
+        wanted = {share.uuid: share.memory_mib for share in known.pod.allocation.shares if share.uuid in there}
         row = self.books.cluster.memory_free_mib[self.books.cluster.node_idx[known.pod.node]]
         free = [row[i] for i, each in enumerate(self.books.nodes[known.pod.node].cards) if each.uuid in wanted]
         assert held <= sum(wanted.values())
