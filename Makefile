@@ -48,7 +48,7 @@ docs: install ## build the documentation into docs/_build
 
 e2e: install ## the docs' commands as typed; the scheduler on a control plane built once with Go, or on KUBECONFIG's
 	$(BIN)/python -m tests.controlplane.binaries
-	$(BIN)/python -m pytest -n 0 tests/e2e tests/charts
+	$(BIN)/python -m pytest -n $(if $(KUBECONFIG),0,2) --dist loadfile tests/e2e tests/charts
 
 verify: lint test e2e docs ## all that CI checks
 

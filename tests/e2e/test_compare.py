@@ -130,10 +130,12 @@ async def scraped(prometheus):
 
         async def are_up():
             try:
-                told = (await client.get(f"{prometheus}/api/v1/query", params={"query": "sum(up)"})).json()
+                answer = await client.get(f"{prometheus}/api/v1/query", params={"query": "sum(up)"})
             except httpx2.HTTPError:
                 return False
-            found = told.get("data", {}).get("result", [])
+            if answer.status_code != 200:  # it listens before it can be asked
+                return False
+            found = answer.json()["data"]["result"]
             return bool(found) and found[0]["value"][1] == "2"
 
         await until(are_up, 60)

@@ -280,7 +280,7 @@ def collected(kubeconfig):
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-n", "0", "--collect-only", "tests/e2e/test_control_plane.py"],
         cwd=Path(__file__).parents[2],
-        env={**os.environ, "KUBECONFIG": str(kubeconfig)},
+        env={k: v for k, v in os.environ.items() if "XDIST" not in k} | {"KUBECONFIG": str(kubeconfig)},
         capture_output=True,
         text=True,
         timeout=120,

@@ -136,7 +136,9 @@ SOUND = {
 WITHOUT_PARAMETERS = {"GET /v2/health/live", "GET /v2/health/ready", "GET /healthz", "GET /readyz", "GET /metrics"}
 
 
-@pytest.mark.parametrize("operation", [*SOUND, "GET /v2/models/emulated", "GET /v1/models", *sorted(WITHOUT_PARAMETERS)])
+@pytest.mark.parametrize(
+    "operation", [*SOUND, "GET /v2/models/emulated", "GET /v1/models", *sorted(WITHOUT_PARAMETERS)]
+)
 def test_a_sound_request_is_answered_with_200_and_as_the_document_says(gateway, operation):
     document, schema, url, admin = gateway
     method, path = operation.split(" ")
