@@ -46,9 +46,13 @@ bench: install ## performance, as ratios in one run; prints tables, asserts noth
 docs: install ## build the documentation into docs/_build
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going docs docs/_build
 
+# The files that take longest go first, so that none is left for the end when one of the workers has nothing more to do.
+LONG := $(patsubst %,tests/e2e/test_%.py,docs_cluster_commands scheduler rescue compare docs_commands preemption \
+  agent_process cpu_trap service_policy quota)
+
 e2e: install ## the docs' commands as typed; the scheduler on a control plane built once with Go, or on KUBECONFIG's
 	$(BIN)/python -m tests.controlplane.binaries
-	$(BIN)/python -m pytest -n $(if $(KUBECONFIG),0,2) --dist loadfile tests/e2e tests/charts
+	$(BIN)/python -m pytest -n $(if $(KUBECONFIG),0,2) --dist loadfile --no-loadscope-reorder $(LONG) tests/e2e tests/charts
 
 verify: lint test e2e docs ## all that CI checks
 

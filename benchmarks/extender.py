@@ -34,6 +34,7 @@ from cardwise.adapters import wire
 from cardwise.adapters.allocations import encode
 from cardwise.adapters.kube.port import All, ClusterPort, Gone, Put
 from cardwise.adapters.kube_objects import Node, Pod
+from cardwise.adapters.listening import serve
 from cardwise.adapters.node_cards import encode_cards
 from cardwise.adapters.watching import Watching
 from cardwise.core.allocation import Allocation, Share
@@ -41,7 +42,7 @@ from cardwise.core.inventory import CardSpec
 from cardwise.core.ledger import Ledger
 from cardwise.scheduler.binder import Binder
 from cardwise.scheduler.extender import Extender
-from cardwise.scheduler.server import Parts, Server, serve
+from cardwise.scheduler.server import Parts, Server
 from cardwise.scheduler.settings import Settings, policies_of
 
 CARDS, CARD_MIB = 8, 81559

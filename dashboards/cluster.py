@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from grafana_foundation_sdk.builders.dashboard import Dashboard
 
-from dashboards.parts import Query, board, line, number, put, rows
+from dashboards.parts import NONE_BAD, Query, board, grown, line, number, put, rows
 
-GAP = "max(cardwise_scheduler_memory_allocatable_mib)"
+GRANTED = "1 - max(cardwise_scheduler_memory_free_mib) / max(cardwise_scheduler_memory_allocatable_mib)"
 
 
 def made() -> Dashboard:
@@ -17,9 +17,9 @@ def made() -> Dashboard:
         "Now",
         number("Nodes", "none", "max(cardwise_scheduler_nodes)", "With cards, as the scheduler knows them."),
         number("Cards", "none", "max(cardwise_scheduler_cards)"),
-        number("Cards that take nothing", "none", "max(cardwise_scheduler_cards_sick)"),
+        number("Cards that take nothing", "none", "max(cardwise_scheduler_cards_sick)", steps=NONE_BAD),
         number("Pods that wait", "none", "max(cardwise_scheduler_pods_waiting)"),
-        number("Memory granted", "percentunit", f"1 - max(cardwise_scheduler_memory_free_mib) / {GAP}"),
+        number("Memory granted", "percentunit", GRANTED),
         number("Busy", "percentunit", "avg(uuid:cardwise_busy:share)"),
     )
     put(
@@ -28,7 +28,7 @@ def made() -> Dashboard:
         line(
             "Memory",
             "percentunit",
-            Query(f"1 - max(cardwise_scheduler_memory_free_mib) / {GAP}", "granted"),
+            Query(GRANTED, "granted"),
             Query("avg(uuid:cardwise_memory_used:share)", "used"),
             why="Of what may be handed out. Granted and not used is what requests ask for too much.",
             most=1,
@@ -39,6 +39,7 @@ def made() -> Dashboard:
             Query("1 - max(cardwise_scheduler_compute_free_cards) / max(cardwise_scheduler_cards)", "granted"),
             Query("avg(uuid:cardwise_busy:share)", "busy"),
             why="Busy: SMs that work where DCGM's exporter tells it, else time in which any kernel ran.",
+            usually=1,
         ),
         line(
             "Cards by state",
@@ -78,9 +79,9 @@ def made() -> Dashboard:
         line(
             "Alarms and refusals",
             "none",
-            Query("sum by (xid) (increase(cardwise_card_xids_total[$__rate_interval]))", "Xid {{xid}}"),
-            Query("sum by (kind) (increase(cardwise_agent_mps_alarms_total[$__rate_interval]))", "MPS {{kind}}"),
-            Query("sum by (reason) (increase(cardwise_agent_mismatches_total[$__rate_interval]))", "start {{reason}}"),
+            Query(grown("cardwise_card_xids_total", "xid"), "Xid {{xid}}"),
+            Query(grown("cardwise_agent_mps_alarms_total", "kind"), "MPS {{kind}}"),
+            Query(grown("cardwise_agent_mismatches_total", "reason"), "start {{reason}}"),
         ),
     )
     return page

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from grafana_foundation_sdk.builders.dashboard import Dashboard
 
-from dashboards.parts import Query, board, line, number, put
-
-
-def grown(series: str, by: str) -> str:
-    """By how much a counter grew."""
-    return f"sum by ({by}) (increase({series}[$__rate_interval]))"
+from dashboards.parts import JUST_ONE, NONE_BAD, Query, board, grown, line, number, put
 
 
 def made() -> Dashboard:
     """The dashboard."""
-    page = board("controller", "Controller", "Scaling, preemption, moves off bad cards, prefetching, and reclaiming.")
+    page = board(
+        "controller",
+        "Controller",
+        "Scaling, preemption, moves for others and off bad cards, prefetching, and reclaiming.",
+    )
     put(
         page,
         "Now",
-        number("Replicas that work", "none", "sum(cardwise_controller_leader)"),
-        number("Pods left on bad ground", "none", "max(sum by (instance) (cardwise_rescue_pods_left))"),
+        number("Replicas that work", "none", "sum(cardwise_controller_leader)", steps=JUST_ONE),
+        number("Pods left on bad ground", "none", "max(sum by (instance) (cardwise_rescue_pods_left))", steps=NONE_BAD),
         number(
             "Policies without metrics",
             "none",
             "count(max by (namespace, policy) (cardwise_scaling_signal) == 0) or vector(0)",
+            steps=NONE_BAD,
         ),
     )
     put(
@@ -60,6 +60,20 @@ def made() -> Dashboard:
         ),
         line(
             "Nobody goes, by reason", "none", Query(grown("cardwise_preemption_refusals_total", "reason"), "{{reason}}")
+        ),
+    )
+    put(
+        page,
+        "Room for pods that wait",
+        line(
+            "Pods for which replicas move",
+            "none",
+            Query("sum(increase(cardwise_consolidation_nominations_total[$__rate_interval]))", "pods"),
+        ),
+        line(
+            "Nobody moves, by reason",
+            "none",
+            Query(grown("cardwise_consolidation_refusals_total", "reason"), "{{reason}}"),
         ),
     )
     put(

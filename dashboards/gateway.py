@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from grafana_foundation_sdk.builders.dashboard import Dashboard
 
-from dashboards.parts import Query, board, choice, line, number, put
+from dashboards.parts import NONE_BAD, Query, board, choice, grown, line, number, put
 
 CHOSEN = '{service=~"$service"}'
 NAME = "{{service}}"
@@ -32,14 +32,15 @@ def made() -> Dashboard:
             "Services without a replica",
             "none",
             f"count(sum by (service) (cardwise_gateway_replicas_ready{CHOSEN}) == 0) or vector(0)",
+            steps=NONE_BAD,
         ),
-        number("Services refused", "none", "max(cardwise_gateway_services_refused)"),
+        number("Services refused", "none", "max(cardwise_gateway_services_refused)", steps=NONE_BAD),
     )
     put(
         page,
         "Load",
         line("Requests per second", "reqps", Query(f"service:cardwise_requests:rate5m{CHOSEN}", NAME)),
-        line("Errors", "percentunit", Query(f"service:cardwise_errors:share5m{CHOSEN}", NAME), most=1),
+        line("Errors", "percentunit", Query(f"service:cardwise_errors:share5m{CHOSEN}", NAME), usually=0.05),
         line("P99", "s", Query(f"service:cardwise_latency_seconds:p99_5m{CHOSEN}", NAME)),
         line("Mean", "s", Query(f"service:cardwise_latency_seconds:mean5m{CHOSEN}", NAME)),
     )
@@ -48,8 +49,8 @@ def made() -> Dashboard:
         "Queue",
         line("Places taken", "percentunit", Query(f"service:cardwise_queue:share{CHOSEN}", NAME), most=1),
         line("Wait, P99", "s", Query(f"service:cardwise_queue_wait_seconds:p99_5m{CHOSEN}", NAME)),
-        line("Batch size", "none", Query(f"service:cardwise_batch_size:mean5m{CHOSEN}", NAME)),
-        line("Limit in use", "percentunit", Query(f"service:cardwise_in_flight:share{CHOSEN}", NAME)),
+        line("Batch size", "short", Query(f"service:cardwise_batch_size:mean5m{CHOSEN}", NAME)),
+        line("Limit in use", "percentunit", Query(f"service:cardwise_in_flight:share{CHOSEN}", NAME), usually=1),
     )
     put(
         page,
@@ -79,10 +80,7 @@ def made() -> Dashboard:
         line(
             "Watches that broke",
             "none",
-            Query(
-                "sum by (namespace) (increase(cardwise_gateway_cluster_breaks_total[$__rate_interval]))",
-                "{{namespace}}",
-            ),
+            Query(grown("cardwise_gateway_cluster_breaks_total", "namespace"), "{{namespace}}"),
         ),
     )
     return page

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from grafana_foundation_sdk.builders.dashboard import Dashboard
 
-from dashboards.parts import Query, board, choice, line, put, rows
+from dashboards.parts import Query, board, choice, grown, line, put, rows
 
 CHOSEN = 'max by (uuid, node, index) (cardwise_card_info{node=~"$node", uuid=~"$uuid"})'
 NAME = "{{node}} {{index}}"
@@ -33,9 +33,9 @@ def made() -> Dashboard:
     put(
         page,
         "Granted and used",
-        line("Memory granted", "percentunit", Query(of_cards("uuid:cardwise_memory_granted:share"), NAME)),
+        line("Memory granted", "percentunit", Query(of_cards("uuid:cardwise_memory_granted:share"), NAME), usually=1),
         line("Memory used", "percentunit", Query(of_cards("uuid:cardwise_memory_used:share"), NAME), most=1),
-        line("Compute granted", "percentunit", Query(of_cards("uuid:cardwise_compute_granted:share"), NAME)),
+        line("Compute granted", "percentunit", Query(of_cards("uuid:cardwise_compute_granted:share"), NAME), usually=1),
         line(
             "Busy",
             "percentunit",
@@ -70,15 +70,22 @@ def made() -> Dashboard:
             Query(of_cards("uuid:cardwise_pcie_received:bytes_per_second"), f"{NAME} received"),
         ),
         line("Memory clock", "rotmhz", Query(of_cards("cardwise_card_memory_clock_mhz"), NAME)),
-        line("Degrees to the slowdown", "celsius", Query(of_cards("cardwise_card_slowdown_margin_celsius"), NAME)),
+        line(
+            "Degrees to the slowdown",
+            "celsius",
+            Query(of_cards("cardwise_card_slowdown_margin_celsius"), NAME),
+            why="Below 0 the card is slowed down.",
+            least=None,
+        ),
         line(
             "CPU of pods with slices",
-            "none",
+            "short",
             Query(
                 f"pod:cardwise_cpu:cores5m and on (namespace, pod) ({of_slices('cardwise_slice_memory_granted_mib')})",
                 "{{namespace}}/{{pod}}",
             ),
             why="Cores, from the kubelet's cAdvisor. A busy CPU beside an idle card: the CPU starves it.",
+            usually=1,
         ),
     )
     put(
@@ -97,7 +104,7 @@ def made() -> Dashboard:
             "Xids",
             "none",
             Query(
-                "sum by (uuid, xid) (increase(cardwise_card_xids_total[$__rate_interval])) and on (uuid) " + CHOSEN,
+                f"{grown('cardwise_card_xids_total', 'uuid, xid')} and on (uuid) {CHOSEN}",
                 "{{xid}} {{uuid}}",
             ),
         ),

@@ -6,7 +6,7 @@ data source but the one that is chosen on the page.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -24,12 +24,27 @@ from grafana_foundation_sdk.models.dashboard import (
     DashboardLinkType,
     DataSourceRef,
     DataTransformerConfig,
+    Threshold,
+    ThresholdsMode,
+    ValueMap,
+    ValueMappingResult,
     VariableRefresh,
     VariableSort,
 )
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
 WIDTH, HEIGHT = 24, 8
+COUNT = "none"
+"""Grafana's word for the unit of whole numbers, here: their axes have no halves. What has halves is "short"."""
+Steps: TypeAlias = Sequence[tuple[float | None, str]]
+"""From which value on which colour; the first from None."""
+PLAIN: Steps = ((None, "text"),)
+"""Neither good nor bad. Without steps of ours Grafana would draw each number from 80 on in red."""
+NONE_BAD: Steps = ((None, "text"), (1, "red"))
+"""Should be 0."""
+NONE_MISSING: Steps = ((None, "red"), (1, "text"))
+"""Should not be 0."""
+JUST_ONE: Steps = ((None, "red"), (1, "text"), (2, "red"))
 SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
 Panel: TypeAlias = timeseries.Panel | stat.Panel | table.Panel
 
@@ -42,24 +57,55 @@ class Query:
     legend: str = ""
 
 
-def line(title: str, unit: str, *queries: Query, why: str = "", most: float | None = None) -> timeseries.Panel:
-    """Lines over time. unit: Grafana's word for it. most: the upper end of the axis."""
+def grown(series: str, by: str) -> str:
+    """By how much a counter grew."""
+    return f"sum by ({by}) (increase({series}[$__rate_interval]))"
+
+
+def line(
+    title: str,
+    unit: str,
+    *queries: Query,
+    why: str = "",
+    least: float | None = 0,
+    most: float | None = None,
+    usually: float | None = None,
+) -> timeseries.Panel:
+    """Lines over time. unit: Grafana's word for it.
+
+    least, most: ends of the axis, beyond which nothing is drawn; least may be None. usually: its upper end as long as
+    nothing is above, so that panels side by side can be compared.
+    """
     legend = common.VizLegendOptions().display_mode(LegendDisplayMode.LIST).placement(LegendPlacement.BOTTOM)
     tooltip = common.VizTooltipOptions().mode(TooltipDisplayMode.MULTI).sort(SortOrder.DESCENDING)
-    panel = timeseries.Panel().title(title).unit(unit).datasource(SOURCE).min(0).height(HEIGHT)
+    panel = timeseries.Panel().title(title).unit(unit).datasource(SOURCE).height(HEIGHT)
     panel = panel.legend(legend.show_legend(True)).tooltip(tooltip).line_width(1).fill_opacity(8)
+    if unit == COUNT:
+        panel = panel.decimals(0)
+        usually = 1 if most is None else usually  # else all zeros have an axis up to 100
+    if least is not None:
+        panel = panel.min(least)
     if most is not None:
         panel = panel.max(most)
+    if usually is not None:
+        panel = panel.axis_soft_max(usually)
     for ref, query in zip("ABCDEFGHIJ", queries, strict=False):
         panel = panel.with_target(_target(ref, query))
     return panel.description(why) if why else panel
 
 
-def number(title: str, unit: str, expr: str, why: str = "") -> stat.Panel:
-    """One number, as it is now."""
+def number(
+    title: str, unit: str, expr: str, why: str = "", *, steps: Steps = PLAIN, words: Mapping[int, str] | None = None
+) -> stat.Panel:
+    """One number, as it is now. words: what stands for some values."""
+    colours = [Threshold(value=value, color=colour) for value, colour in steps]
     panel = stat.Panel().title(title).unit(unit).datasource(SOURCE).height(HEIGHT // 2)
     panel = panel.graph_mode(BigValueGraphMode.AREA).no_value("no data").with_target(_target("A", Query(expr)))
     panel = panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
+    panel = panel.thresholds(dashboard.ThresholdsConfig().mode(ThresholdsMode.ABSOLUTE).steps(colours))
+    if words:
+        told = {str(value): ValueMappingResult(text=text) for value, text in words.items()}
+        panel = panel.mappings([ValueMap(options=told)])
     return panel.description(why) if why else panel
 
 
@@ -91,12 +137,11 @@ def choice(name: str, label: str, query: str, *, several: bool = True) -> dashbo
     return made.multi(True).include_all(True).all_value(".*") if several else made
 
 
-def put(made: dashboard.Dashboard, title: str, *panels: Panel) -> dashboard.Dashboard:
-    """A row of panels of the same width; eight at most."""
-    made = made.with_row(dashboard.Row(title))
+def put(made: dashboard.Dashboard, title: str, *panels: Panel) -> None:
+    """Add a row of panels of the same width; eight at most."""
+    made.with_row(dashboard.Row(title))
     for panel in panels:
-        made = made.with_panel(panel.span(WIDTH // len(panels)))
-    return made
+        made.with_panel(panel.span(WIDTH // len(panels)))
 
 
 def text_of(made: dashboard.Dashboard) -> str:

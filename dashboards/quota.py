@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from grafana_foundation_sdk.builders.dashboard import Dashboard
 
-from dashboards.parts import Query, board, choice, line, number, put
+from dashboards.parts import NONE_BAD, Query, board, choice, grown, line, number, put
 
 CHOSEN = '{cluster_queue=~"$queue"}'
 OURS = '{cluster_queue=~"$queue", resource=~"cardwise.dev/.*|nvidia.com/gpu.*"}'
@@ -29,20 +29,29 @@ def made() -> Dashboard:
         "Now",
         number("Waiting", "none", f"sum(kueue_pending_workloads{CHOSEN})"),
         number("Admitted", "none", f"sum(kueue_admitted_active_workloads{CHOSEN})"),
-        number("Window in force", "none", "max(cardwise_quota_window)", "From 0 in the file's order; -1: none."),
-        number("Quota file", "none", "max(cardwise_quota_file_unreadable)", "1 while it cannot be used."),
+        number(
+            "Window in force", "none", "max(cardwise_quota_window)", "From 0 in the file's order.", words={-1: "none"}
+        ),
+        number(
+            "Quota file",
+            "none",
+            "max(cardwise_quota_file_unreadable)",
+            steps=NONE_BAD,
+            words={0: "fine", 1: "cannot be used"},
+        ),
     )
     put(
         page,
         "Use",
         line(
-            "Used",
+            "Used, of the quota",
             "percentunit",
             Query(f"{used} / ({quota} > 0)", "{{cluster_queue}} {{resource}}"),
             why="Of the nominal quota; above 100 % it is borrowed.",
+            usually=1,
         ),
-        line("Used", "none", Query(used, "{{cluster_queue}} {{resource}}")),
-        line("Quota", "none", Query(quota, "{{cluster_queue}} {{resource}}")),
+        line("Used", "short", Query(used, "{{cluster_queue}} {{resource}}")),
+        line("Quota", "short", Query(quota, "{{cluster_queue}} {{resource}}")),
     )
     put(
         page,
@@ -65,8 +74,7 @@ def made() -> Dashboard:
             "Evicted, by reason",
             "none",
             Query(
-                f"sum by (cluster_queue, reason) (increase(kueue_evicted_workloads_total{CHOSEN}[$__rate_interval]))",
-                "{{cluster_queue}} {{reason}}",
+                grown(f"kueue_evicted_workloads_total{CHOSEN}", "cluster_queue, reason"), "{{cluster_queue}} {{reason}}"
             ),
         ),
         line(
@@ -78,11 +86,11 @@ def made() -> Dashboard:
     put(
         page,
         "Windows",
-        line("Window in force", "none", Query("max(cardwise_quota_window)", "window")),
+        line("Window in force: -1 none", "none", Query("max(cardwise_quota_window)", "window"), least=-1),
         line(
             "Queues written",
             "none",
-            Query("sum by (outcome) (increase(cardwise_quota_writes_total[$__rate_interval]))", "{{outcome}}"),
+            Query(grown("cardwise_quota_writes_total", "outcome"), "{{outcome}}"),
         ),
     )
     return page

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from grafana_foundation_sdk.builders.dashboard import Dashboard
 
-from dashboards.parts import Query, board, line, number, put
+from dashboards.parts import JUST_ONE, NONE_BAD, Query, board, grown, line, number, put
 
 SECONDS = "cardwise_scheduler_request_seconds"
 
@@ -15,10 +15,16 @@ def made() -> Dashboard:
     put(
         page,
         "Now",
-        number("Replicas that bind", "none", "sum(cardwise_scheduler_leader)", "One, or nothing is bound."),
+        number(
+            "Replicas that bind", "none", "sum(cardwise_scheduler_leader)", "One, or nothing is bound.", steps=JUST_ONE
+        ),
         number("Pods that wait", "none", "max(cardwise_scheduler_pods_waiting)"),
         number(
-            "Conflicts", "none", "max(cardwise_scheduler_conflicts)", "Pods that hold what their node does not have."
+            "Conflicts",
+            "none",
+            "max(cardwise_scheduler_conflicts)",
+            "Pods that hold what their node does not have.",
+            steps=NONE_BAD,
         ),
         number("Bindings under way", "none", "max(cardwise_scheduler_bindings_under_way)"),
     )
@@ -55,7 +61,7 @@ def made() -> Dashboard:
         line(
             "Refused by every node, by reason",
             "none",
-            Query("sum by (reason) (increase(cardwise_scheduler_refusals_total[$__rate_interval]))", "{{reason}}"),
+            Query(grown("cardwise_scheduler_refusals_total", "reason"), "{{reason}}"),
             why="By the reason that most nodes gave. cardwise explain NAMESPACE/POD has it per card.",
         ),
     )
@@ -70,7 +76,7 @@ def made() -> Dashboard:
         ),
         line(
             "Compute, in cards",
-            "none",
+            "short",
             Query("max(cardwise_scheduler_compute_free_cards)", "free"),
             Query("max(cardwise_scheduler_cards)", "cards"),
         ),

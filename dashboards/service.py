@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from grafana_foundation_sdk.builders.dashboard import Dashboard
 
-from dashboards.parts import Query, board, choice, line, number, put
+from dashboards.parts import NONE_MISSING, Query, board, choice, line, number, put
 
 PODS = 'cardwise_gateway_replica_info{service="$service"}'
-NAME = "{{uuid}}"
+CARDS = "max by (uuid, node, index) (cardwise_card_info)"
+NAME = "{{node}} {{index}}"
 
 
 def of_service(record: str) -> str:
@@ -21,8 +22,9 @@ def of_pods(expr: str) -> str:
 
 
 def of_cards(expr: str) -> str:
-    """Of the cards that its pods hold slices of."""
-    return f"max by (uuid) ({expr}) and on (uuid) (cardwise_slice_memory_granted_mib and on (namespace, pod) {PODS})"
+    """Of the cards that its pods hold slices of, with node and number."""
+    held = f"(cardwise_slice_memory_granted_mib and on (namespace, pod) {PODS})"
+    return f"max by (uuid) ({expr}) * on (uuid) group_left (node, index) {CARDS} and on (uuid) {held}"
 
 
 def made() -> Dashboard:
@@ -39,8 +41,18 @@ def made() -> Dashboard:
         "Now",
         number("Requests per second", "reqps", of_service("service:cardwise_requests:rate5m")),
         number("P99", "s", of_service("service:cardwise_latency_seconds:p99_5m")),
-        number("Errors", "percentunit", of_service("service:cardwise_errors:share5m")),
-        number("Replicas ready", "none", 'sum(cardwise_gateway_replicas_ready{service="$service"})'),
+        number(
+            "Errors",
+            "percentunit",
+            of_service("service:cardwise_errors:share5m"),
+            steps=((None, "text"), (0.05, "red")),
+        ),
+        number(
+            "Replicas ready",
+            "none",
+            'sum(cardwise_gateway_replicas_ready{service="$service"})',
+            steps=NONE_MISSING,
+        ),
     )
     latency = "service:cardwise_latency_seconds"
     put(
@@ -83,7 +95,7 @@ def made() -> Dashboard:
             Query(f"sum({of_pods('pod:cardwise_engine_waiting:sum')})", "in the engines"),
         ),
         line("Wait in the queue, P99", "s", Query(of_service("service:cardwise_queue_wait_seconds:p99_5m"), "P99")),
-        line("Batch size", "none", Query(of_service("service:cardwise_batch_size:mean5m"), "mean")),
+        line("Batch size", "short", Query(of_service("service:cardwise_batch_size:mean5m"), "mean")),
         line(
             "In flight",
             "none",
@@ -102,13 +114,27 @@ def made() -> Dashboard:
             Query(of_pods("cardwise_slice_memory_used_mib"), f"{pods} used"),
             Query(of_pods("cardwise_slice_memory_granted_mib"), f"{pods} granted"),
         ),
+        line("KV cache of the engines", "percentunit", Query(of_pods("pod:cardwise_engine_cache:share"), pods), most=1),
+    )
+    put(
+        page,
+        "CPU of its pods",
         line(
             "CPU",
-            "none",
+            "short",
             Query(of_pods("pod:cardwise_cpu:cores5m"), pods),
-            why="Cores, from the kubelet's cAdvisor. Latency up, CPU busy, card idle: the CPU starves it.",
+            why="Cores, from the kubelet's cAdvisor. Latency up, CPU busy or short, card idle: the CPU starves it.",
+            usually=1,
         ),
-        line("KV cache of the engines", "percentunit", Query(of_pods("pod:cardwise_engine_cache:share"), pods), most=1),
+        line(
+            "CPU they lack",
+            "percentunit",
+            Query(of_pods("pod:cardwise_cpu_throttled:share5m"), f"{pods} held back by its limit"),
+            Query(of_pods("pod:cardwise_cpu_waiting:share5m"), f"{pods} waits for a CPU"),
+            most=1,
+            why="Periods in which the kernel held the pod back, for its CPU limit was used up; time in which some task "
+            "of it waited for a CPU. Above a quarter, with an idle card: see CW404 of `cardwise doctor`.",
+        ),
     )
     put(
         page,

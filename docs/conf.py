@@ -80,7 +80,7 @@ def _write_checks() -> None:
     words = {"objects": "the cluster", "metrics": "Prometheus", "node": "one node"}
     rows = "\n".join(
         f"| [{check.code}](../../troubleshooting/{check.code.lower()}.md) | {check.title} | "
-        f"{', '.join(words[need] for need in sorted(check.needs))} | {', '.join(sorted(check.explains)) or ''} |"
+        f"{', '.join(words[need] for need in sorted(check.needs))} | {', '.join(sorted(check.explains))} |"
         for check in CHECKS
     )
     _write(

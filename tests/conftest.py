@@ -3,9 +3,25 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("cardwise", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("cardwise")
+"""Hypothesis times its examples, and fails those that a busy machine makes slow: no test here is one of speed."""
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # as in a shell's background job: what tests start would ignore Ctrl-C
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Two for each core: most tests wait, for sockets and for processes, longer than they compute."""
+    return 2 * (os.cpu_count() or 1)
+
 
 ROOT = Path(__file__).resolve().parents[1]
 OPENB_PLACES = (ROOT / "data" / "openb", ROOT.parent / "shared" / "data" / "openb")

@@ -55,7 +55,7 @@ async def test_what_comes_while_a_batch_is_under_way_goes_together():
 
 async def test_a_caller_alone_does_not_wait_for_others():
     double = doubling(Model(), max_batch=32, cap_s=10.0)
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(5):
         assert await double(4) == 8
 
 
@@ -168,7 +168,7 @@ async def test_a_deadline_that_cannot_be_met_is_said_and_not_served():
 
 
 @given(st.lists(st.integers(), min_size=1, max_size=60), st.integers(1, 9))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_answers_are_never_mixed_up(items, max_batch):
     async def main():
         double = doubling(Model(), max_batch=max_batch, depth=len(items))
@@ -202,7 +202,7 @@ async def test_whatever_can_be_called_with_a_list_can_be_batched(kind):
         "async object": DoublesLater(),
     }[kind]
     double = batched(max_batch=4)(work)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         assert await asyncio.gather(*(double(i) for i in range(6))) == [0, 2, 4, 6, 8, 10]
 
 
@@ -217,7 +217,7 @@ async def test_a_function_that_runs_out_of_an_iterator_leaves_nobody_waiting(lat
         return exhausted(items)
 
     run = batched(max_batch=4)(exhausted_later if later else exhausted)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         found = await asyncio.gather(run(1), run(2), return_exceptions=True)
     assert [type(each) for each in found] == [RuntimeError, RuntimeError]
     assert run.waiting == 0
@@ -247,7 +247,7 @@ class Fewer(Unread):
 )
 async def test_results_that_cannot_be_read_leave_nobody_waiting(results, error):
     run = batched(max_batch=2)(lambda _items: results)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         found = await asyncio.gather(run(1), run(2), return_exceptions=True)
     assert [type(each) for each in found] == [error, error]
 
@@ -262,7 +262,7 @@ async def test_a_function_whose_own_work_is_cancelled_leaves_nobody_waiting_and_
             raise asyncio.CancelledError
         return items
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         found = await asyncio.gather(work(1), work(2), return_exceptions=True)
         assert [(type(each), str(each)) for each in found] == [(RuntimeError, "work was cancelled")] * 2
         assert await work(3) == 3

@@ -6,27 +6,16 @@ while after it was bound, and one that was told to end takes its grace. Time is 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from benchmarks.avalanche.serving import Service
+from benchmarks.hollow import Programs
 from cardwise.adapters import wire
-from cardwise.adapters.hollow import HollowCluster
-from cardwise.adapters.node_cards import encode_cards
-from cardwise.adapters.watching import Watching
-from cardwise.controller.preempting import Preempting
-from cardwise.controller.preemption.seeing import Seen
 from cardwise.controller.preemption.settings import PreemptionSettings
 from cardwise.core.inventory import CardSpec
-from cardwise.core.ledger import Ledger
-from cardwise.scheduler import webhook
-from cardwise.scheduler.binder import Binder
-from cardwise.scheduler.extender import Extender
-from cardwise.scheduler.settings import Settings, policies_of
-from cardwise.up.kube_cycle import Cycle
 
 CARD_MIB, CARDS = 24576, 4
 YOUNG_S = 60
@@ -49,7 +38,6 @@ class Told:
 
     victims: int = 0
     young: int = 0
-    ages_s: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -64,44 +52,23 @@ class Emulation:
     told: Told = field(default_factory=Told)
     replicas: dict[str, Replica] = field(default_factory=dict)
     _made: int = 0
-    _cluster: HollowCluster = field(init=False)
-    _ledgers: tuple[Ledger, ...] = ()
-    _cycle: Cycle = field(init=False)
-    preempting: Preempting = field(init=False)
+    _programs: Programs = field(init=False)
 
     @contextlib.asynccontextmanager
     async def running(self, nodes: int) -> AsyncIterator[None]:
         """All programs on so many nodes, until the ``with`` ends."""
-        self._cluster = cluster = HollowCluster(lambda: datetime.fromtimestamp(self.now_s, UTC), webhook.admit)
-        scheduler, controller = Ledger(policies_of(Settings()), epoch=1), Ledger(policies_of(Settings()))
-        seen, extender = Seen(self._clock), Extender(scheduler, self._clock)
-        heard = Watching(scheduler, self._clock), Watching(controller, self._clock, (seen,))
-        self._cycle = Cycle(cluster, extender, Binder(cluster, scheduler, extender, lambda: None))
-        self.preempting = Preempting(
-            cluster, controller, heard[1], seen, self._clock, lambda: True, self.settings, self._clock
-        )
-        self._ledgers = (scheduler, controller)
+        self._programs = programs = Programs(self._utc, self._clock, self.settings)
         for i in range(nodes):
-            self._put_node(f"n{i:02}")
-        follows = [each.follow(cluster) for each in heard]
-        tasks = [asyncio.create_task(each) for each in (*follows, self._cycle.follow())]
-        try:
-            while not all(each.synced for each in heard):
-                await asyncio.sleep(0)
+            name = f"n{i:02}"
+            programs.put_node(name, [CardSpec(f"{name}-{card}", "A10", CARD_MIB) for card in range(CARDS)])
+        async with programs.running():
             yield
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _utc(self) -> datetime:
+        return datetime.fromtimestamp(self.now_s, UTC)
 
     def _clock(self) -> float:
         return float(self.now_s)
-
-    def _put_node(self, name: str) -> None:
-        cards = [CardSpec(f"{name}-{i}", "A10", CARD_MIB) for i in range(CARDS)]
-        amounts = {"cpu": "128", "memory": "1024Gi", "pods": "110", wire.OWN_COUNT: str(16 * CARDS)}
-        metadata = {"name": name, "annotations": {wire.ANNOTATION_CARDS: encode_cards(cards)}}
-        self._cluster.put_node({"metadata": metadata, "status": {"allocatable": amounts, "capacity": amounts}})
 
     # ---------------------------------------------------------------- a second
 
@@ -111,17 +78,11 @@ class Emulation:
         for service in self.services:
             self._replicate(service)
         self._live()
-        await self._schedule()
-        await self.preempting.turn()
-        await self._cluster.heard()
+        self._programs.cycle.unpark()
+        await self._programs.schedule()
+        await self._programs.preempting.turn()
+        await self._programs.cluster.heard()
         self._see_who_goes()
-
-    async def _schedule(self) -> None:
-        await self._cluster.heard()
-        self._ledgers[0].expire(self.now_s)
-        self._cycle.unpark()
-        while await self._cycle.step():
-            await self._cluster.heard()
 
     def ready(self, service: str) -> int:
         """Replicas that serve now."""
@@ -139,7 +100,7 @@ class Emulation:
             self._create(service)
         surplus = sorted(staying, key=lambda name: (staying[name].bound_s is not None, -(staying[name].bound_s or 0)))
         for name in surplus[: max(len(staying) - service.wanted, 0)]:
-            self._cluster.delete_pod("default", name)
+            self._programs.cluster.delete_pod("default", name)
             del self.replicas[name]
 
     def _create(self, service: Service) -> None:
@@ -150,20 +111,20 @@ class Emulation:
         owner = {"kind": "StatefulSet", "name": service.name, "controller": True, "uid": f"uid-{service.name}"}
         metadata = {"name": name, "annotations": told, "ownerReferences": [owner]}
         spec = {"containers": [{"name": "app", "resources": {"limits": asked}}], "priority": service.priority}
-        self._cluster.create_pod({"metadata": metadata, "spec": spec})
+        self._programs.cluster.create_pod({"metadata": metadata, "spec": spec})
         self.replicas[name] = Replica(service.name)
 
     def _live(self) -> None:
         """The kubelets' part."""
         for name, each in list(self.replicas.items()):
             if each.warm_s == self.now_s:
-                self._cluster.ready_pod("default", name)
+                self._programs.cluster.ready_pod("default", name)
             if each.going_s is not None and self.now_s >= each.going_s + self.grace_s:
-                self._cluster.delete_pod("default", name)
+                self._programs.cluster.delete_pod("default", name)
                 del self.replicas[name]
 
     def _see_who_goes(self) -> None:
-        for pod in self.preempting.seen.pods.values():
+        for pod in self._programs.preempting.seen.pods.values():
             each = self.replicas.get(pod.metadata.name)
             if each is None:
                 continue
@@ -174,4 +135,3 @@ class Emulation:
                 age_s = self.now_s - (each.warm_s if each.warm_s is not None else self.now_s)
                 self.told.victims += 1
                 self.told.young += age_s < YOUNG_S
-                self.told.ages_s.append(age_s)

@@ -42,7 +42,6 @@ class Service:
     wanted: int = 1
     asked: int = 0
     served: int = 0
-    retried: int = 0
     budget: RetryBudget = field(default_factory=lambda: RetryBudget(least_per_s=1.0))
     _waiting: deque[tuple[int, int]] = field(default_factory=deque)
     _recent: deque[int] = field(default_factory=lambda: deque(maxlen=AVERAGE_S))
@@ -64,7 +63,7 @@ class Service:
         retries = sum(self.budget.spend(float(now_s)) for _ in range(failed))
         if retries:
             self._waiting.append((now_s + RETRY_AFTER_S, retries))
-        self.asked, self.served, self.retried = self.asked + first, self.served + served, self.retried + retries
+        self.asked, self.served = self.asked + first, self.served + served
         self._recent.append(first + again)
         if now_s % SCALE_S == 0:
             self._scale(now_s)

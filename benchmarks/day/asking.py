@@ -24,8 +24,8 @@ from benchmarks.day.play import Moment
 from benchmarks.day.processes import started
 from benchmarks.serving.cells import carried_out
 from benchmarks.serving.machine import watched
-from benchmarks.serving.ours import break_engine
-from benchmarks.serving.procs import HOST, answers, free_port
+from benchmarks.serving.ours import break_engine, gateway_toml
+from benchmarks.serving.procs import HOST, Server, answers, free_port
 from cardwise.loadtest.curve import Step
 from cardwise.loadtest.plan import Kind, Load, Plan, Target, Tensor, endpoint_of, oip_bodies, split_url
 
@@ -118,26 +118,17 @@ def _engine(service: Service) -> dict[str, object]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class _Gateway:
-    url: str
-    pid: int
-
-
 @contextlib.contextmanager
-def _gateway(services: Sequence[Service], urls: Sequence[Sequence[str]]) -> Iterator[_Gateway]:
+def _gateway(services: Sequence[Service], urls: Sequence[Sequence[str]]) -> Iterator[Server]:
     """``cardwise gateway`` before these replicas: one service each."""
     port, admin = free_port(), free_port()
-    told = {"host": HOST, "port": port, "admin-host": HOST, "admin-port": admin, "drain-s": 1.0}
-    text = _toml(told)
-    for service, replicas in zip(services, urls, strict=True):
-        text += "[[services]]\n" + _toml(_settings(service, replicas))
+    told = [_settings(service, replicas) for service, replicas in zip(services, urls, strict=True)]
     with tempfile.TemporaryDirectory(prefix="cw-day-") as folder:
         config = Path(folder) / "gateway.toml"
-        config.write_text(text)
+        config.write_text(gateway_toml(port, admin, told))
         command = [sys.executable, "-m", "cardwise", "gateway", "--config", str(config)]
         with started("gateway", command, lambda: answers(f"http://{HOST}:{admin}/readyz")) as pid:
-            yield _Gateway(f"http://{HOST}:{port}", pid)
+            yield Server("gateway", pid, f"http://{HOST}:{port}")
 
 
 def _settings(service: Service, replicas: Sequence[str]) -> dict[str, object]:
@@ -152,11 +143,6 @@ def _settings(service: Service, replicas: Sequence[str]) -> dict[str, object]:
         "probe-every-ms": PROBE_MS,
         "replicas": list(replicas),
     }
-
-
-def _toml(keys: dict[str, object]) -> str:
-    """Numbers, words and lists of words are written in TOML as in JSON."""
-    return "".join(f"{key} = {json.dumps(value)}\n" for key, value in keys.items())
 
 
 def _ask(url: str, model: str, target_p99_ms: float, rate_per_s: float, seconds: float, seed: int) -> Step:

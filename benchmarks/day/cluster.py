@@ -8,7 +8,6 @@ replica is told.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import math
 from collections import Counter, defaultdict
@@ -19,27 +18,21 @@ from datetime import UTC, datetime, timedelta
 from benchmarks.day.load import BEGIN
 from benchmarks.day.memory import Cards, Held
 from benchmarks.day.sizing import Sized
+from benchmarks.hollow import Programs
 from cardwise.adapters import wire
 from cardwise.adapters.allocations import decode
 from cardwise.adapters.hollow import HollowCluster
 from cardwise.adapters.kube.port import Evictee
 from cardwise.adapters.kube_objects import Pod
-from cardwise.adapters.node_cards import encode_cards, encode_lending
-from cardwise.adapters.watching import Watching
-from cardwise.controller.preempting import Preempting
-from cardwise.controller.preemption.seeing import Seen
+from cardwise.adapters.moves import moving_of
+from cardwise.adapters.node_cards import encode_lending
+from cardwise.controller.consolidation.settings import ConsolidationSettings
 from cardwise.controller.preemption.settings import PreemptionSettings
 from cardwise.core.allocation import Share
 from cardwise.core.card.reclaim import Holder, Victim
 from cardwise.core.inventory import CardSpec
-from cardwise.core.ledger import Ledger
-from cardwise.scheduler import webhook
-from cardwise.scheduler.binder import Binder
-from cardwise.scheduler.extender import Extender
-from cardwise.scheduler.settings import Settings, policies_of
-from cardwise.up.kube_cycle import Cycle
 
-NAMESPACE = "default"
+NAMESPACE, HASH = "default", "5d4c8b7f9"
 NODE_CARDS = 2
 COLD_S, JOB_COLD_S = 90.0, 30.0
 """From bound to ready: weights are loaded, and a batch job's too."""
@@ -67,7 +60,10 @@ class Arm:
 
 @dataclass(slots=True)
 class Life:
-    """A pod, in seconds of the day. share: what it got. why: who ended it early, in words."""
+    """A pod, in seconds of the day. share: what it got. why: who ended it early, in words.
+
+    released: its ReplicaSet made another, for it moves.
+    """
 
     name: str
     group: str
@@ -77,8 +73,8 @@ class Life:
     going_s: float | None = None
     grace_s: float = GRACE_S
     told_ready: bool = False
+    released: bool = False
     why: str = ""
-    node: str = ""
     share: Share | None = None
 
     def ready(self, now_s: float) -> bool:
@@ -88,7 +84,7 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """One that had to go. text: what its event says, empty if there is none."""
+    """One that had to go. text: what its event says, empty without. missed: no other was ready in its place."""
 
     at_s: float
     pod: str
@@ -96,6 +92,7 @@ class Eviction:
     sensitive: bool
     why: str
     text: str
+    missed: bool = True
 
 
 @dataclass(slots=True)
@@ -126,13 +123,11 @@ class Emulation:
     lives: dict[str, Life] = field(default_factory=dict)
     cards: Cards = field(init=False)
     cluster: HollowCluster = field(init=False)
-    preempting: Preempting = field(init=False)
     _made: int = 0
     _nodes: dict[str, list[str]] = field(default_factory=dict)
     _notes: dict[str, dict[str, str]] = field(default_factory=dict)
     _texts: dict[str, str] = field(default_factory=dict)
-    _ledgers: tuple[Ledger, ...] = ()
-    _cycle: Cycle = field(init=False)
+    _programs: Programs = field(init=False)
 
     def utc(self) -> datetime:
         """The wall clock."""
@@ -145,27 +140,11 @@ class Emulation:
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """All programs, until the ``with`` ends."""
-        self.cluster = cluster = HollowCluster(self.utc, webhook.admit)
-        scheduler, controller = Ledger(policies_of(Settings()), epoch=1), Ledger(policies_of(Settings()))
-        seen, extender = Seen(self.clock), Extender(scheduler, self.clock)
-        heard = Watching(scheduler, self.clock), Watching(controller, self.clock, (seen,))
-        self._cycle = Cycle(cluster, extender, Binder(cluster, scheduler, extender, lambda: None))
-        self.preempting = Preempting(
-            cluster, controller, heard[1], seen, self.clock, lambda: True, PreemptionSettings(),
-            lambda: self.utc().timestamp(),
-        )  # fmt: skip
-        self._ledgers = (scheduler, controller)
+        self._programs = Programs(self.utc, self.clock, PreemptionSettings(), ConsolidationSettings())
+        self.cluster = self._programs.cluster
         self._put_nodes()
-        follows = [each.follow(cluster) for each in heard]
-        tasks = [asyncio.create_task(each) for each in (*follows, self._cycle.follow())]
-        try:
-            while not all(each.synced for each in heard):
-                await asyncio.sleep(0)
+        async with self._programs.running():
             yield
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
 
     def _put_nodes(self) -> None:
         uuids = [f"card-{i:02}" for i in range(self.arm.cards)]
@@ -173,10 +152,7 @@ class Emulation:
         for first in range(0, self.arm.cards, NODE_CARDS):
             name, own = f"n{first // NODE_CARDS:02}", uuids[first : first + NODE_CARDS]
             self._nodes[name] = own
-            told = encode_cards([CardSpec(uuid, "A10", self.card_mib) for uuid in own])
-            amounts = {"cpu": "128", "memory": "1024Gi", "pods": "110", wire.OWN_COUNT: str(16 * len(own))}
-            metadata = {"name": name, "annotations": {wire.ANNOTATION_CARDS: told}}
-            self.cluster.put_node({"metadata": metadata, "status": {"allocatable": amounts, "capacity": amounts}})
+            self._programs.put_node(name, [CardSpec(uuid, "A10", self.card_mib) for uuid in own])
 
     # ---------------------------------------------------------------- time goes on
 
@@ -187,7 +163,9 @@ class Emulation:
             self._replicate(wanted)
             self._live()
             await self._schedule()
-            await self.preempting.turn()
+            await self._programs.preempting.turn()
+            await self.cluster.heard()
+            await self._programs.rescuing.turn()
             await self.cluster.heard()
             self._listen()
             self._look()
@@ -199,13 +177,14 @@ class Emulation:
             each.bound_s is None and each.group not in self.jobs for each in self.lives.values()
         ):
             return 1.0
-        return 5.0 if any(each.going_s is not None for each in self.lives.values()) else math.inf
+        moves = any(each.going_s is not None or each.released for each in self.lives.values())
+        return 5.0 if moves else math.inf
 
     async def _schedule(self) -> None:
         await self.cluster.heard()
-        self._ledgers[0].expire(self.now_s)
+        self._programs.ledger.expire(self.now_s)
         for _ in range(MOST_STEPS):
-            if not await self._cycle.step():
+            if not await self._programs.cycle.step():
                 return
             await self.cluster.heard()
 
@@ -213,7 +192,11 @@ class Emulation:
 
     def _replicate(self, wanted: Mapping[str, int]) -> None:
         for group, number in {**wanted, **self.jobs}.items():
-            staying = [each for each in self.lives.values() if each.group == group and each.going_s is None]
+            staying = [
+                each
+                for each in self.lives.values()
+                if each.group == group and each.going_s is None and not each.released
+            ]
             for _ in range(number - len(staying)):
                 self._create(group)
             order = sorted(staying, key=lambda each: (each.bound_s is not None, -(each.bound_s or 0)))
@@ -226,6 +209,9 @@ class Emulation:
         asked, notes, priority = self._ask(group)
         owner = {"kind": "StatefulSet", "name": group, "controller": True, "uid": f"uid-{group}"}
         metadata = {"name": name, "namespace": NAMESPACE, "annotations": notes, "ownerReferences": [owner]}
+        if group not in self.jobs:  # of a Deployment, by its ReplicaSet
+            owner.update(kind="ReplicaSet", name=f"{group}-{HASH}")
+            metadata["labels"] = {wire.LABEL_POD_HASHES[0]: HASH}
         spec = {"containers": [{"name": "app", "resources": {"limits": asked}}], "priority": priority}
         if group in self.jobs:
             spec["preemptionPolicy"] = "Never"
@@ -273,12 +259,13 @@ class Emulation:
         for told in self.cluster.events:
             self._texts[told["involvedObject"].get("name", "")] = f"{told['reason']}: {told['message']}"
         self.cluster.events.clear()
-        for pod in self.preempting.seen.pods.values():
+        for pod in self._programs.preempting.seen.pods.values():
             life = self.lives.get(pod.metadata.name)
             if life is None:
                 continue
             if pod.spec.node_name and life.bound_s is None:
                 self._bound(life, pod)
+            life.released = moving_of(pod) is not None
             if pod.metadata.deletion_timestamp is not None and life.going_s is None:
                 self._goes(life, pod)
         for life in self.lives.values():
@@ -288,7 +275,7 @@ class Emulation:
 
     def _bound(self, life: Life, pod: Pod) -> None:
         cold_s = JOB_COLD_S if life.group in self.jobs else COLD_S
-        life.bound_s, life.warm_s, life.node = self.now_s, self.now_s + cold_s, pod.spec.node_name
+        life.bound_s, life.warm_s = self.now_s, self.now_s + cold_s
         life.share = next(iter(decode(pod.metadata.annotations[wire.ANNOTATION_ALLOC]).shares))
         if life.group not in self.jobs:
             self.told.waits_s.append(self.now_s - life.made_s)
@@ -296,9 +283,12 @@ class Emulation:
     def _goes(self, life: Life, pod: Pod) -> None:
         life.going_s = self.now_s
         if not life.why:  # reclaim has said so already
-            life.why = "preempted" if wire.ANNOTATION_PREEMPTED_FOR in pod.metadata.annotations else "unknown"
-        text, sensitive = self._texts.get(life.name, ""), life.group not in self.jobs
-        self.told.evictions.append(Eviction(self.now_s, life.name, life.group, sensitive, life.why, text))
+            preempted = wire.ANNOTATION_PREEMPTED_FOR in pod.metadata.annotations
+            life.why = "preempted" if preempted else "moved" if life.released else "unknown"
+        text, sensitive, moving = self._texts.get(life.name, ""), life.group not in self.jobs, moving_of(pod)
+        ready = sum(each.group == life.group and each.ready(self.now_s) for each in self.lives.values())
+        missed = moving is None or ready < moving.ready
+        self.told.evictions.append(Eviction(self.now_s, life.name, life.group, sensitive, life.why, text, missed))
         if not sensitive and life.warm_s is not None:
             worked_s = min(max(self.now_s - life.warm_s, 0.0), JOB_S)
             self.told.lost_pct_s[life.group] += int(self.compute_pct(life) * worked_s)
@@ -333,9 +323,9 @@ class Emulation:
                 self._notes[node] = notes
                 await self.cluster.annotate_node(node, notes)
 
-    def used_mib(self, uuid: str, load: Mapping[str, float]) -> int:
-        """Of a card, by all on it."""
-        return sum(self._held(each, load).holder.used_mib for each in self.on_cards().get(uuid, ()))
+    def used_mib(self, lives: Iterable[Life], load: Mapping[str, float]) -> int:
+        """By these, which are on cards."""
+        return sum(self._held(each, load).holder.used_mib for each in lives)
 
     async def _reclaim(self, victim: Victim) -> None:
         life = self.lives[victim.name]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from benchmarks.day.cluster import BATCH, BORROWER, Arm, Emulation, Told, given_pct
+from benchmarks.day.cluster import BATCH, BORROWER, Arm, Emulation, Life, Told, given_pct
 from benchmarks.day.load import DAY_S, Load
 from benchmarks.day.policies import Fits, Objects, Traced
 from benchmarks.day.sizing import Sized, card_mib
@@ -63,12 +63,13 @@ class Played:
     told: Told = field(default_factory=Told)
     overfull: list[tuple[float, str]] = field(default_factory=list)
     left_waiting: int = 0
-    forecasts: int = 0
 
     @property
     def harmed(self) -> list[str]:
         """What was done to latency-sensitive slices that never may be."""
-        evicted = [f"{each.pod} was evicted: {each.why}" for each in self.told.evictions if each.sensitive]
+        evicted = [
+            f"{each.pod} was evicted: {each.why}" for each in self.told.evictions if each.sensitive and each.missed
+        ]
         full = [f"{uuid} was overfull at {at_s:.0f} s" for at_s, uuid in self.overfull]
         return [*evicted, *full, *self.told.oversold]
 
@@ -102,7 +103,6 @@ async def play(arm: Arm, load: Load, sizes: Sequence[Sized], fits: Fits, hours: 
             each.bound_s is None and each.made_s < world.now_s - PATIENCE_S and each.group not in jobs
             for each in world.lives.values()
         )
-        played.forecasts = len(fits.made)
     return played
 
 
@@ -138,7 +138,7 @@ def _row(world: Emulation, sizes: Sequence[Sized], wanted: dict[str, int], load:
     sensitive = [each for each in world.lives.values() if each.group not in world.jobs]
     others = [each for each in world.lives.values() if each.group in world.jobs]
     shares = [each.share for each in world.lives.values() if each.share is not None]
-    used = sum(world.used_mib(uuid, carried) for uuid in cards)
+    used = sum(world.used_mib(lives, carried) for lives in cards.values())
     return Row(
         world.now_s,
         given_pct(world, sensitive),
@@ -157,7 +157,7 @@ def _moment(world: Emulation, sizes: Sequence[Sized], load: Load, hour: float) -
     rates = load.at(world.utc())
     carried = _carried(world, sizes, rates)
     busy = {
-        uuid: {each.name: _busy_share(world, each.name, carried) for each in lives}
+        uuid: {each.name: _busy_share(world, each, carried) for each in lives}
         for uuid, lives in world.on_cards().items()
     }
     beside = []
@@ -172,9 +172,8 @@ def _moment(world: Emulation, sizes: Sequence[Sized], load: Load, hour: float) -
     return Moment(hour, tuple(float(rate) for rate in rates), tuple(beside))
 
 
-def _busy_share(world: Emulation, name: str, carried: dict[str, float]) -> float:
+def _busy_share(world: Emulation, life: Life, carried: dict[str, float]) -> float:
     """Of a card's compute that a pod uses now: of what it was given, as much as it is asked; a job uses all of it."""
-    life = world.lives[name]
     if not life.ready(world.now_s):
         return 0.0
     if life.group in world.jobs:

@@ -10,12 +10,12 @@ import json
 import os
 import re
 import signal
-import socket
 import sys
 from collections import Counter
 from pathlib import Path
 
 from benchmarks.faults.client import Connection
+from benchmarks.serving.procs import free_port
 
 START_S = 30.0
 _BUGS = re.compile(r"Traceback|cannot answer|\"level\": \"(?:error|critical)\"|never (?:retrieved|awaited)")
@@ -188,11 +188,3 @@ async def ask(port: int, method: str, path: str, body: bytes = b"") -> bytes:
     if answer.status != 200:
         raise RuntimeError(f"{method} {path} on port {port}: {answer.status} {answer.body[:200]!r}")
     return answer.body
-
-
-def free_port() -> int:
-    """One that nobody listens at."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port

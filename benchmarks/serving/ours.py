@@ -49,10 +49,9 @@ def engine(*options: str, cores: Sequence[int] = ()) -> Iterator[Server]:
 def gateway(service: Mapping[str, object], replicas: Sequence[str], cores: Sequence[int] = ()) -> Iterator[Server]:
     """``cardwise gateway`` before these. Ready is: it has replicas."""
     port, admin_port = free_port(), free_port()
-    told = {"host": HOST, "port": port, "admin-host": HOST, "admin-port": admin_port, "drain-s": 1.0}
     with tempfile.TemporaryDirectory(prefix="cw-") as name:
         config = Path(name) / "gateway.toml"
-        config.write_text(_toml(told) + "[[services]]\n" + _toml({**service, "replicas": list(replicas)}))
+        config.write_text(gateway_toml(port, admin_port, [{**service, "replicas": list(replicas)}]))
         command = [*_CARDWISE, "gateway", "--config", str(config)]
         with started("gateway", command, port=admin_port, ready="/readyz", cores=cores) as server:
             yield Server(server.name, server.pid, f"http://{HOST}:{port}", server.url)
@@ -65,6 +64,12 @@ def break_engine(url: str, script: Mapping[str, object]) -> None:
     )
     with urllib.request.urlopen(asked, timeout=5) as answer:  # noqa: S310
         answer.read()
+
+
+def gateway_toml(port: int, admin_port: int, services: Sequence[Mapping[str, object]]) -> str:
+    """Settings of a gateway on loopback. services: each with its replicas."""
+    told = {"host": HOST, "port": port, "admin-host": HOST, "admin-port": admin_port, "drain-s": 1.0}
+    return _toml(told) + "".join("[[services]]\n" + _toml(each) for each in services)
 
 
 def _toml(keys: Mapping[str, object]) -> str:

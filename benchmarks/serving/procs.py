@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,7 +86,7 @@ def started(
             )
         _RUNNING.add(process.pid)
         stack.callback(_stop, process)
-        _await(process, server_url + ready, within_s, log)
+        await_answer(name, process, lambda: answers(server_url + ready), within_s, log)
         yield Server(name, process.pid, server_url)
 
 
@@ -101,13 +101,16 @@ def answers(url: str, timeout_s: float = 1.0, body: bytes | None = None) -> bool
         return False
 
 
-def _await(process: subprocess.Popen[bytes], url: str, within_s: float, log: Path) -> None:
+def await_answer(
+    name: str, process: subprocess.Popen[bytes], ready: Callable[[], bool], within_s: float, log: Path
+) -> None:
+    """Wait until it serves. log: what it writes. Raises StartError."""
     until_s = time.monotonic() + within_s
-    while not answers(url):
+    while not ready():
         if process.poll() is not None:
-            raise StartError(f"ended with {process.returncode}: {_tail(log)}")
+            raise StartError(f"{name} ended with {process.returncode}: {_tail(log)}")
         if time.monotonic() > until_s:
-            raise StartError(f"no answer within {within_s:g} s: {_tail(log)}")
+            raise StartError(f"{name}: no answer within {within_s:g} s: {_tail(log)}")
         time.sleep(0.05)
 
 
@@ -115,14 +118,20 @@ def _tail(log: Path) -> str:
     return log.read_text(errors="replace").strip()[-500:] or "it wrote nothing"
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """SIGTERM to the program; SIGKILL to what is left of all that it has started."""
+def end(process: subprocess.Popen[bytes]) -> None:
+    """SIGTERM, and SIGKILL where that does not help; without what it has started."""
     if process.poll() is None:
         process.terminate()
         try:
             process.wait(STOP_S)
         except subprocess.TimeoutExpired:
             process.kill()
+            process.wait()
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """End the program; SIGKILL to what is left of all that it has started."""
+    end(process)
     _RUNNING.remove(process.pid)
     left = _left_over()
     for pid in left:
@@ -131,7 +140,6 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     for pid in left:
         with contextlib.suppress(ChildProcessError):  # its parent, which is none of us, has taken leave of it
             os.waitpid(pid, 0)
-    process.wait()
 
 
 def _left_over() -> set[int]:

@@ -74,7 +74,7 @@ def read_toml(path: Path, want: str) -> dict[str, Any]:
         raise InputError(str(path), f"is not TOML: {exc}; give {want}") from exc
 
 
-def decode_json(text: str | bytes, kind: type[_ValueT]) -> _ValueT:
+def decode_json(text: str | bytes | msgspec.Raw, kind: type[_ValueT]) -> _ValueT:
     """A value of this type from JSON. Raises msgspec.DecodeError whatever is wrong, also if it is nested too deep."""
     try:
         return msgspec.json.decode(text, type=kind)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import resource
@@ -11,6 +12,8 @@ import sys
 from contextlib import AbstractAsyncContextManager
 
 import structlog
+from structlog.tracebacks import ExceptionDictTransformer
+from structlog.typing import Processor
 
 log = structlog.get_logger()
 
@@ -19,17 +22,24 @@ _DIED: list[str] = []
 
 
 def log_as_json() -> None:
-    """One JSON object per line on stderr, times in UTC (SPEC A9)."""
+    """One JSON object per line on stderr, times in UTC, also of what libraries warn of (SPEC A9)."""
+    stamps: list[Processor] = [
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    # without the values of variables: a token may be among them
+    tracebacks = structlog.processors.ExceptionRenderer(ExceptionDictTransformer(show_locals=False))
+    renders: list[Processor] = [tracebacks, structlog.processors.JSONRenderer()]
     structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.dict_tracebacks,
-            structlog.processors.JSONRenderer(),
-        ],
+        processors=[*stamps, *renders],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
+    theirs = logging.StreamHandler(sys.stderr)
+    remove = structlog.stdlib.ProcessorFormatter.remove_processors_meta
+    theirs.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=stamps, processors=[remove, *renders]))
+    logging.basicConfig(level=logging.WARNING, handlers=[theirs])
+    logging.captureWarnings(capture=True)
 
 
 def files_allowed(wanted: int) -> int:
@@ -41,6 +51,15 @@ def files_allowed(wanted: int) -> int:
     if most > soft:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
     return max(soft, most)
+
+
+def settle() -> None:
+    """Take what is there by now out of the garbage collector's sight, for it lives as long as the program.
+
+    A full collection looks at all of it, and stops the event loop meanwhile: 26 ms in a gateway that had just started.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 async def until_stopped(running: AbstractAsyncContextManager[object]) -> None:

@@ -98,6 +98,44 @@ def test_an_annotation_that_cannot_be_read_is_told_with_what_can_be_written(key,
         annotated(f"cardwise.dev/{key}", text)
 
 
+TRAINING = {"cardwise.dev/workload": "training"}
+MIXED = {**TRAINING, "cardwise.dev/mix": "true"}
+
+
+@pytest.mark.parametrize(
+    ("amounts", "told"),
+    [
+        ({"nvidia.com/gpu.memory": "4096"}, "no limit of compute"),
+        ({"nvidia.com/gpu.memory": "4096", "nvidia.com/gpu.cuda-cores": "31"}, "31 % of a card's compute"),
+        ({"nvidia.com/gpu.cuda-cores": "90"}, "90 % of a card's compute"),
+        ({"cardwise.dev/gpu": "2", "cardwise.dev/gpu-memory": "8192", "cardwise.dev/gpu-cores": "62"}, "31 % of"),
+    ],
+    ids=["not said", "a little more", "memory not said", "own totals"],
+)
+def test_training_beside_inference_has_a_low_cap_of_compute(amounts, told):
+    """SPEC B8."""
+    (fault,) = faults(amounts, annotations=MIXED)
+    assert fault.startswith(f"container main: asks for {told}")
+    assert fault.endswith(
+        "training that shares cards with inference gets 30 % at most: write nvidia.com/gpu.cuda-cores: 30 or less, "
+        "or leave out cardwise.dev/mix"
+    )
+
+
+@pytest.mark.parametrize(
+    ("amounts", "annotations"),
+    [
+        ({"nvidia.com/gpu.memory": "4096", "nvidia.com/gpu.cuda-cores": "30"}, MIXED),
+        ({"nvidia.com/gpu.memory": "4096", "nvidia.com/gpu.cuda-cores": "90"}, TRAINING),
+        ({"nvidia.com/gpu.memory": "4096", "nvidia.com/gpu.cuda-cores": "90"}, {"cardwise.dev/mix": "true"}),
+        ({"nvidia.com/gpu": "1"}, MIXED),
+    ],
+    ids=["at the cap", "among its like", "inference", "a whole card, which nobody shares"],
+)
+def test_others_have_no_such_cap(amounts, annotations):
+    assert faults(amounts, annotations=annotations) == []
+
+
 @pytest.mark.parametrize("text", ["1", "2", "64"])
 def test_a_number_of_processes_is_taken(text):
     assert faults(annotations={"cardwise.dev/processes": text}) == []

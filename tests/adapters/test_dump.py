@@ -797,7 +797,7 @@ RICH = dump_text(
     st.integers(0, 12),
     st.one_of(st.binary(max_size=6), st.sampled_from(list(b'0-9"{}[],:NaN'))),
 )
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_damaged_dump_is_read_or_refused_but_never_a_traceback(tmp_path, at, length, instead):
     path = tmp_path / "dump.json"
     path.write_bytes(RICH[:at] + (bytes([instead]) if isinstance(instead, int) else instead) + RICH[at + length :])

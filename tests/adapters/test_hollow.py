@@ -32,7 +32,7 @@ def binding(uid, node="n", name="a"):
 
 
 async def take(stream, count):
-    return [await asyncio.wait_for(anext(stream), 1) for _ in range(count)]
+    return [await asyncio.wait_for(anext(stream), 10) for _ in range(count)]
 
 
 # ---------------------------------------------------------------- binding
@@ -175,7 +175,7 @@ async def test_nobody_waits_for_a_follower_that_has_left():
     async with aclosing(cluster.follow_pods()) as stream:
         await take(stream, 1)
         cluster.create_pod(pod())
-    await asyncio.wait_for(cluster.heard(), 1)
+    await asyncio.wait_for(cluster.heard(), 10)
 
 
 async def test_what_readers_get_shares_nothing_with_what_is_stored():

@@ -15,7 +15,7 @@ from hypothesis import given
 
 from cardwise.adapters.kube import feed
 from cardwise.adapters.kube.client import connect
-from cardwise.adapters.kube.port import All, Binding, Gone, LeaseRecord, Listing, Lost, Put
+from cardwise.adapters.kube.port import All, Binding, Gone, LeaseRecord, Listing, Lost, Put, Resumed
 from cardwise.adapters.kube.shallow import shallow
 from cardwise.errors import ClusterError, ConflictError, ExpiredError, NotFoundError, UserError
 
@@ -131,11 +131,11 @@ async def client(api, tmp_path):
         yield connected
 
 
-async def events(client, count, *, nodes=False, quiet=(Listing,)):
+async def events(client, count, *, nodes=False, quiet=(Listing, Resumed)):
     """The first so many events, without those of the quiet kinds."""
     told = []
     stream = client.follow_nodes() if nodes else client.follow_pods()
-    async with asyncio.timeout(10), contextlib.aclosing(stream):
+    async with asyncio.timeout(40), contextlib.aclosing(stream):
         async for event in stream:
             if not isinstance(event, quiet):
                 told.append(event)
@@ -145,7 +145,7 @@ async def events(client, count, *, nodes=False, quiet=(Listing,)):
 
 
 def words(told):
-    """Events as text: "+a b" for a list, "a@2" for a change, "-a" for a delete, "?" for a break."""
+    """Events as text: "+a b" for a list, "a@2" for a change, "-a" for a delete, "?" for a break, "!" for its end."""
     said = []
     for event in told:
         match event:
@@ -159,6 +159,8 @@ def words(told):
                 said.append("?")
             case Listing():
                 said.append("…")
+            case Resumed():
+                said.append("!")
     return said
 
 
@@ -201,7 +203,7 @@ async def test_endpoint_slices_are_asked_for_where_and_of_whom_it_is_told(
 ):
     api.pages[path] = [[{"metadata": {"name": "s", "namespace": "ns"}, "addressType": "IPv4", "endpoints": None}]]
     api.watches = [[change("BOOKMARK", {"metadata": {"resourceVersion": "12"}}), CLOSE]]
-    async with asyncio.timeout(10), contextlib.aclosing(client.follow_slices(namespace, services)) as stream:
+    async with asyncio.timeout(40), contextlib.aclosing(client.follow_slices(namespace, services)) as stream:
         async for event in stream:
             if isinstance(event, All):
                 assert [each.metadata.name for each in event.objects] == ["s"]
@@ -213,7 +215,7 @@ async def test_services_are_followed_with_their_annotations(client, api):
     annotations = {"cardwise.dev/gateway": "main", "other.example/kept": "no"}
     path = "/api/v1/namespaces/ns/services"
     api.pages[path] = [[{"metadata": {"name": "s", "annotations": annotations}, "spec": {"clusterIP": "None"}}]]
-    async with asyncio.timeout(10), contextlib.aclosing(client.follow_services("ns")) as stream:
+    async with asyncio.timeout(40), contextlib.aclosing(client.follow_services("ns")) as stream:
         async for event in stream:
             if isinstance(event, All):
                 assert [each.metadata.annotations for each in event.objects] == [{"cardwise.dev/gateway": "main"}]
@@ -262,6 +264,23 @@ async def test_a_dropped_connection_is_told_and_goes_on_where_it_broke(client, a
     api.watches = [[change("ADDED", pod("a", "11")), DROP], [change("ADDED", pod("b", "12"))]]
     assert words(await events(client, 4)) == ["+", "a@11", "?", "b@12"]
     assert (api.watched, api.lists) == (["10", "11"], 1)
+
+
+async def test_a_stream_that_goes_on_says_so_though_nothing_happens(client, api):
+    """Else who shows a broken watch would show it until something changes, which in a quiet cluster may be hours."""
+    api.watches = [[DROP], 503, [b"\n"]]
+    assert words(await events(client, 4, quiet=(Listing,))) == ["+", "?", "?", "!"]
+
+
+async def test_a_bookmark_is_read_as_the_api_server_writes_it(client, api):
+    """Of a pod it has null in place of containers. Source: KEP-956, and kube-apiserver 1.36."""
+    empty = {"kind": "Pod", "apiVersion": "v1", "spec": {"containers": None}, "status": {}}
+    api.watches = [
+        [change("BOOKMARK", {**empty, "metadata": {"resourceVersion": "17"}}), CLOSE],
+        [change("ADDED", pod("a", "18"))],
+    ]
+    assert words(await events(client, 2, quiet=(Listing,))) == ["+", "a@18"]
+    assert (api.watched, api.lists) == (["10", "17"], 1)
 
 
 async def test_a_silent_connection_is_dead_after_a_while(client, api, monkeypatch):

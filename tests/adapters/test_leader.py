@@ -220,7 +220,7 @@ def at_once(monkeypatch):
 
 
 async def until(what):
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(40):
         while not what():
             await asyncio.sleep(0)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
@@ -20,6 +22,9 @@ def carrying(kind, key, text):
 def test_the_mark_of_a_release_is_read_back():
     assert moving_of(carrying(Pod, wire.ANNOTATION_MOVING, encode_moving(MOVING))) == MOVING
     assert moving_of(carrying(Pod, wire.ANNOTATION_MOVING, None)) is None
+    aside = replace(MOVING, aside=True)
+    assert moving_of(carrying(Pod, wire.ANNOTATION_MOVING, encode_moving(aside))) == aside
+    assert "aside" not in encode_moving(MOVING), "a program of before reads it"
 
 
 def test_moves_are_read_back_and_only_the_newest_are_kept():

@@ -11,8 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from cardwise.adapters import mps
-from cardwise.adapters.mps import ControlDaemon, Limits, MpsClient, MpsServer, MpsSupport, MpsV2, MpsV3, SliceLimits
+from cardwise.adapters.mps.daemon import MOUNT_OPTIONS, ControlDaemon, probe
+from cardwise.adapters.mps.parsing import parse_clients, parse_memory, parse_pct, parse_ps, parse_servers
+from cardwise.adapters.mps.v2 import MpsV2, edits_v2
+from cardwise.adapters.mps.v3 import MpsV3, edits_v3, namespace_name
+from cardwise.adapters.mps.values import Limits, MpsClient, MpsEdits, MpsServer, MpsSupport, SliceLimits, difference
 from cardwise.errors import CardError, UserError
 from tests.fakes.mps import CARD_A, CARD_B, FakeMps
 
@@ -53,7 +56,7 @@ async def v3(fake):
 
 
 async def gap(control, wanted):
-    return mps.difference(control.wanted(wanted), await control.read_limits(wanted))
+    return difference(control.wanted(wanted), await control.read_limits(wanted))
 
 
 # the daemon's life
@@ -78,7 +81,7 @@ async def test_a_daemon_that_is_there_is_kept(control, fake):
 
 async def test_a_daemon_that_keeps_the_starters_output_open_does_not_hold_the_start_up(control, fake):
     fake.tell(keeps_output=True)
-    await asyncio.wait_for(control.start(), 8)
+    await asyncio.wait_for(control.start(), 40)
     assert await control.alive()
 
 
@@ -277,7 +280,7 @@ async def test_a_server_is_started_so_that_there_is_one_to_ask(v2):
 
 
 async def test_a_server_that_does_not_come_up_is_an_error(fake, v2, monkeypatch):
-    monkeypatch.setattr(mps, "SERVER_POLLS", 2)
+    monkeypatch.setattr("cardwise.adapters.mps.v2.SERVER_POLLS", 2)
     fake.tell(no_server=True)
     with pytest.raises(CardError, match=r"no server comes up; .*/server\.log may say why"):
         await v2.set_limits(SMALL)
@@ -388,20 +391,20 @@ async def test_with_partitions_no_percentage_is_set_or_asked_for(fake):
 
 def test_a_client_of_protocol_2_gets_variables_and_the_daemons_directory(fake):
     pipe = str(fake.pipe_dir)
-    assert MpsV2(daemon_of(fake)).edits([SMALL]) == mps.MpsEdits(
+    assert MpsV2(daemon_of(fake)).edits([SMALL]) == MpsEdits(
         {
             "CUDA_MPS_PIPE_DIRECTORY": pipe,
             "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"{CARD_A}=4096M",
             "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "20",
         },
-        ((pipe, pipe, mps.MOUNT_OPTIONS),),
+        ((pipe, pipe, MOUNT_OPTIONS),),
     )
 
 
 def test_a_client_of_protocol_3_gets_its_namespaces_directory_and_no_limits_it_could_change(fake):
     pipe = str(fake.pipe_dir / "cardwise" / "slot_001")
     edits = MpsV3(daemon_of(fake)).edits([SMALL])
-    assert edits == mps.MpsEdits({"CUDA_MPS_PIPE_DIRECTORY": pipe}, ((pipe, pipe, mps.MOUNT_OPTIONS),))
+    assert edits == MpsEdits({"CUDA_MPS_PIPE_DIRECTORY": pipe}, ((pipe, pipe, MOUNT_OPTIONS),))
 
 
 async def test_the_directory_that_is_mounted_has_the_namespaces_socket(v3):
@@ -411,37 +414,37 @@ async def test_the_directory_that_is_mounted_has_the_namespaces_socket(v3):
 
 
 def test_several_cards_stand_in_one_variable(fake):
-    env = mps.edits_v2(daemon_of(fake), [SMALL, replace(SMALL, card_uuid=CARD_B, memory_mib=100)]).env
+    env = edits_v2(daemon_of(fake), [SMALL, replace(SMALL, card_uuid=CARD_B, memory_mib=100)]).env
     assert env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == f"{CARD_A}=4096M,{CARD_B}=100M"
 
 
 def test_declared_processes_stand_in_the_variable(fake):
-    env = mps.edits_v2(daemon_of(fake), [SliceLimits("s", CARD_A, 1000, 50, processes=2)]).env
+    env = edits_v2(daemon_of(fake), [SliceLimits("s", CARD_A, 1000, 50, processes=2)]).env
     assert env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == f"{CARD_A}=500M"
 
 
 def test_low_priority_is_a_variable_under_protocol_2(fake):
-    assert mps.edits_v2(daemon_of(fake), [OTHER]).env["CUDA_MPS_CLIENT_PRIORITY"] == "1"
-    assert "CUDA_MPS_CLIENT_PRIORITY" not in mps.edits_v2(daemon_of(fake), [SMALL]).env
+    assert edits_v2(daemon_of(fake), [OTHER]).env["CUDA_MPS_CLIENT_PRIORITY"] == "1"
+    assert "CUDA_MPS_CLIENT_PRIORITY" not in edits_v2(daemon_of(fake), [SMALL]).env
 
 
 def test_a_partition_stands_instead_of_the_percentage(fake):
-    env = mps.edits_v2(daemon_of(fake), [SMALL], {"slot-001": f"{CARD_A}/Dx4A"}).env
+    env = edits_v2(daemon_of(fake), [SMALL], {"slot-001": f"{CARD_A}/Dx4A"}).env
     assert env["CUDA_MPS_SM_PARTITION"] == f"{CARD_A}/Dx4A"
     assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" not in env
 
 
 def test_a_shared_memory_directory_becomes_the_clients(fake):
-    edits = mps.edits_v3(daemon_of(fake, shm_dir=fake.root / "shm"), [SMALL])
-    assert edits.mounts[1] == (str(fake.root / "shm"), "/dev/shm", mps.MOUNT_OPTIONS)  # noqa: S108
+    edits = edits_v3(daemon_of(fake, shm_dir=fake.root / "shm"), [SMALL])
+    assert edits.mounts[1] == (str(fake.root / "shm"), "/dev/shm", MOUNT_OPTIONS)  # noqa: S108
 
 
 @pytest.mark.parametrize(
     ("edits", "changes", "name"),
     [
-        (mps.edits_v2, {"compute_pct": 30}, "compute_pct"),
-        (mps.edits_v2, {"low_priority": True}, "low_priority"),
-        (mps.edits_v3, {"memory_mib": 1}, "client_mib"),
+        (edits_v2, {"compute_pct": 30}, "compute_pct"),
+        (edits_v2, {"low_priority": True}, "low_priority"),
+        (edits_v3, {"memory_mib": 1}, "client_mib"),
     ],
 )
 def test_shares_that_mps_cannot_tell_apart_are_refused(fake, edits, changes, name):
@@ -451,7 +454,7 @@ def test_shares_that_mps_cannot_tell_apart_are_refused(fake, edits, changes, nam
 
 def test_a_partition_for_several_cards_is_refused(fake):
     with pytest.raises(CardError, match="a static partition is for containers with one card"):
-        mps.edits_v2(daemon_of(fake), [SMALL, replace(SMALL, card_uuid=CARD_B)], {"slot-001": "x"})
+        edits_v2(daemon_of(fake), [SMALL, replace(SMALL, card_uuid=CARD_B)], {"slot-001": "x"})
 
 
 # what is read
@@ -463,14 +466,14 @@ def test_a_partition_for_several_cards_is_refused(fake):
     + [(odd, (None, False)) for odd in ("", "-", "No limit set", "-1M", "4096", "4.5G", "9999999999G")],
 )
 def test_memory_as_the_daemon_tells_it(told, limits):
-    assert mps.parse_memory(told) == limits
+    assert parse_memory(told) == limits
 
 
 @pytest.mark.parametrize(
     ("told", "pct"), [("25.0", 25.0), ("30", 30.0), ("12.5%", 12.5), ("-", None), ("", None), ("nan", None)]
 )
 def test_a_percentage_as_the_daemon_tells_it(told, pct):
-    assert mps.parse_pct(told) == pct
+    assert parse_pct(told) == pct
 
 
 @pytest.mark.parametrize(
@@ -478,25 +481,25 @@ def test_a_percentage_as_the_daemon_tells_it(told, pct):
     [(4096, True, True), (4096, False, False), (4606, False, True), (3072, True, False), (5120, True, False)],
 )
 def test_only_a_limit_told_in_whole_gibibytes_may_be_rounded(told, floored, in_force):
-    gap = mps.difference(Limits(4606, None), Limits(told, None, floored=floored))
+    gap = difference(Limits(4606, None), Limits(told, None, floored=floored))
     assert (gap == "") is in_force
 
 
 def test_ps_as_documented():
     text = "PID ID SERVER DEVICE NAMESPACE COMMAND\n9741 0 6472 GPU-cb1213a3-d6a4-be7f 4026531836 ./nbody -n 1\n"
-    assert mps.parse_ps(text, {6472: "ACTIVE"}) == [
+    assert parse_ps(text, {6472: "ACTIVE"}) == [
         MpsClient(9741, 6472, "ACTIVE", "GPU-cb1213a3-d6a4-be7f", "", "./nbody -n 1")
     ]
 
 
 def test_server_list_as_documented():
     text = "training,1000,48201,Ready,/run/nvidia-mps/training,GPU-abcd-1234,GPU-efgh-5678,-\nidle,0,-,Stopped,/x,-,-\n"
-    assert mps.parse_servers(text) == (MpsServer(48201, "training", "Ready"),)
+    assert parse_servers(text) == (MpsServer(48201, "training", "Ready"),)
 
 
 def test_client_list_as_documented():
     text = "51023,training,0,default,python train.py\n51087,gone,0,high_priority,python -c 1,2\n"
-    assert mps.parse_clients(text, {"training": MpsServer(7, "training", "Ready")}) == [
+    assert parse_clients(text, {"training": MpsServer(7, "training", "Ready")}) == [
         MpsClient(51023, 7, "Ready", "0", "default", "python train.py"),
         MpsClient(51087, 0, "", "0", "high_priority", "python -c 1,2"),
     ]
@@ -506,13 +509,13 @@ def test_client_list_as_documented():
     ("slot", "name"), [("slot-007", "slot_007"), ("Slot.7", "slot_7"), ("x" * 64, "x" * 64)], ids=["slot", "dot", "64"]
 )
 def test_a_slots_namespace(slot, name):
-    assert mps.namespace_name(slot) == name
+    assert namespace_name(slot) == name
 
 
 @pytest.mark.parametrize("slot", ["", "default", "x" * 65])
 def test_a_name_that_can_be_no_namespace_is_a_bug(slot):
     with pytest.raises(ValueError, match="no name of a namespace"):
-        mps.namespace_name(slot)
+        namespace_name(slot)
 
 
 # probing
@@ -531,15 +534,15 @@ def test_a_name_that_can_be_no_namespace_is_a_bug(slot):
 )
 async def test_what_a_program_can_do(fake, version, support):
     fake.tell(version=version)
-    assert await mps.probe(fake.command) == support
+    assert await probe(fake.command) == support
 
 
 async def test_a_node_without_the_program_has_no_mps():
-    assert await mps.probe("/no/such/program") is None
+    assert await probe("/no/such/program") is None
 
 
 async def test_a_program_that_hangs_counts_as_absent(tmp_path):
     stuck = tmp_path / "stuck"
     stuck.write_text("#!/bin/sh\nexec sleep 60\n")
     stuck.chmod(0o755)
-    assert await mps.probe(str(stuck), deadline_s=0.1) is None
+    assert await probe(str(stuck), deadline_s=0.1) is None

@@ -41,6 +41,7 @@ def nodes_cards(draw):
             draw(st.booleans()),
             draw(links) if linked else (),
             draw(st.booleans()),
+            stays=draw(st.booleans()),
         )
         for uuid in uuids
     )
@@ -92,6 +93,11 @@ def test_a_card_that_is_named_twice_is_refused():
 def test_a_card_links_to_every_card_of_its_node_or_to_none(count):
     with pytest.raises(ValueError, match=f"card U0 has {count} links, not 2"):
         decode_cards(told({"links": [0] * count}, {}))
+
+
+def test_of_an_agent_that_does_not_say_whether_pods_may_stay_they_may_not():
+    """An older one, which fenced cards for grounds of both kinds."""
+    assert not decode_cards(told({"healthy": False}))[0].stays
 
 
 def test_a_card_model_becomes_an_exact_token():

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cardwise.adapters.nvml import Driver
+from cardwise.adapters.nvml.driver import Driver
 from cardwise.core.card import mig
 from cardwise.core.card.facts import CardEvent, MemoryLimit, ProcessUse
 from cardwise.core.placement.links import Link
@@ -59,7 +59,7 @@ def apart(code, there, without=(), **env):
     return json.loads(done.stdout)
 
 
-OPEN = "import json; from cardwise.adapters.nvml import Driver; d = Driver(); d.open(); "
+OPEN = "import json; from cardwise.adapters.nvml.driver import Driver; d = Driver(); d.open(); "
 
 
 # ---------------------------------------------------------------------- facts
@@ -214,7 +214,7 @@ def test_a_missing_library_says_what_to_install(tmp_path):
     there = Node(tmp_path / "node", "T4")
     code = """
 import json
-from cardwise.adapters.nvml import Driver
+from cardwise.adapters.nvml.driver import Driver
 from cardwise.errors import DriverError
 try:
     Driver().open()

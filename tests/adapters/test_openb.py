@@ -221,7 +221,7 @@ DAMAGE = st.tuples(
 
 
 @given(DAMAGE, DAMAGE)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_damaged_file_is_read_or_refused_but_never_a_traceback(read, of_pods, of_nodes):
     (pod_at, pod_length, pod_text), (node_at, node_length, node_text) = of_pods, of_nodes
     with contextlib.suppress(InputError):
@@ -406,7 +406,7 @@ histories = st.builds(
 
 
 @given(histories)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_what_is_written_is_read_back_the_same(tmp_path, history):
     paths = tmp_path / "n.csv", tmp_path / "p.csv"
     write_openb(history, *paths)

@@ -8,15 +8,8 @@ import msgspec
 import pytest
 
 from cardwise.adapters.kube_objects import Expression, Selector
-from cardwise.adapters.policies import (
-    FIELD_MANAGER,
-    Policies,
-    annotations_of,
-    in_force,
-    limits_of,
-    read_policy,
-    selector_text,
-)
+from cardwise.adapters.policies import FIELD_MANAGER, Policies, selector_text
+from cardwise.adapters.service_policy import annotations_of, in_force, limits_of, read_policy
 from cardwise.core.fleet.windows import Cron, Hours
 from cardwise.errors import NotFoundError
 

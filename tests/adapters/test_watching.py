@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from types import SimpleNamespace
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from cardwise.adapters import wire
 from cardwise.adapters.allocations import encode
 from cardwise.adapters.kube import feed
 from cardwise.adapters.kube.port import All, Gone, Listing, Lost, Put
+from cardwise.adapters.kube_objects import Node
 from cardwise.adapters.watching import Watching
 from cardwise.core.allocation import Allocation, Share
 from cardwise.core.reasons import Code
@@ -436,7 +439,7 @@ async def following(made):
 
 
 async def _until(true):
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while not true():
             await asyncio.sleep(0)
 
@@ -488,7 +491,71 @@ async def test_a_pod_that_a_list_does_not_have_is_asked_for_until_there_is_an_an
         await _until(port.opened[0].empty)
         bind(watching)
         port.opened[0].put_nowait(All(()))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while watching.ledger.pods:
                 await asyncio.sleep(0.001)
         assert port.asked == ["ns/a"] * 3
+
+
+# ---------------------------------------------------------------- what is said of it
+
+
+def a_node(key, text):
+    return Put(node_object(node("n0"), annotations={key: text}))
+
+
+def unreadable(text):
+    """Kinds of news that cannot be read, with this text."""
+    return {
+        "inventory": a_node(wire.ANNOTATION_CARDS, text),
+        "load": a_node(wire.ANNOTATION_LOAD, text),
+        "kept": Put(pod("a", annotations={wire.ANNOTATION_NOMINATED: text})),
+        "allocation": Put(bound(text=text)),
+    }
+
+
+READABLE = {
+    "inventory": Put(node_object(node("n0"))),
+    "load": Put(node_object(node("n0"))),
+    "kept": Put(pod("a")),
+    "allocation": Put(bound(uuid="n0-card0")),
+}
+
+
+@pytest.fixture
+def spoken():
+    """A feed, its clock, and how often it said something since last asked."""
+    clock = SimpleNamespace(now_s=100.0)
+    made = Watching(books(), lambda: clock.now_s)
+    made.hear_all([node_object(node("n0"))], [])
+    with capture_logs() as logs:
+
+        def hear(event):
+            before = len(logs)
+            (made.hear_node if isinstance(event.object, Node) else made.hear_pod)(event)
+            return len(logs) - before
+
+        yield SimpleNamespace(clock=clock, hear=hear)
+
+
+@pytest.mark.parametrize("what", [*READABLE])
+def test_what_stays_unreadable_is_said_once_and_again_when_it_is_another_or_a_while_has_passed(spoken, what):
+    assert [spoken.hear(unreadable("{")[what]) for _ in range(3)] == [1, 0, 0]
+    assert [spoken.hear(unreadable("}")[what]) for _ in range(3)] == [1, 0, 0]
+    spoken.clock.now_s += 300
+    assert [spoken.hear(unreadable("}")[what]) for _ in range(3)] == [1, 0, 0]
+
+
+@pytest.mark.parametrize("what", [*READABLE])
+def test_what_was_mended_and_is_unreadable_again_is_said_again(spoken, what):
+    spoken.hear(unreadable("{")[what])
+    assert spoken.hear(READABLE[what]) == 0
+    assert spoken.hear(unreadable("{")[what]) == 1
+
+
+def test_a_watch_that_breaks_again_and_again_for_one_reason_is_said_once(watching):
+    with capture_logs() as logs:
+        for _ in range(3):
+            watching.hear_pod(Lost("the API server is away"))
+            watching.hear_node(Lost("the API server is away"))
+    assert sorted(each["event"] for each in logs) == ["the watch of nodes broke", "the watch of pods broke"]

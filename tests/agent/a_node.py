@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from cardwise.adapters import wire
-from cardwise.adapters.nvml import Driver
+from cardwise.adapters.nvml.driver import Driver
 from cardwise.agent.main import build
 from cardwise.agent.settings import Settings
 from tests.agent.node_port import NODE, NodePort, pod, share
@@ -19,7 +19,7 @@ from tests.fakes.kubelet import FakeKubelet
 from tests.fakes.nvml import Node, load
 
 GPU = wire.OWN_COUNT
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 
 
 class GpuNode:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from cardwise.adapters.journal import State
+from cardwise.adapters.node_cards import decode_cards
+from cardwise.core.request import Isolation
 from tests.agent.a_node import GPU, GpuNode
 from tests.agent.node_port import pod, share
+from tests.agent.test_using import metrics
 from tests.fakes.kubelet import ContainerError, Refused
 from tests.fakes.mps import FakeMps
 
@@ -109,12 +113,48 @@ async def test_a_dead_daemon_is_told_and_comes_back_without_a_restart_of_the_age
         mps.kill()
         await node.until(lambda: node.port.conditions[MPS_READY]["status"] == "False", "never told")
         assert '"healthy":false' in node.port.annotations["cardwise.dev/cards"]
+        assert '"stays":true' in node.port.annotations["cardwise.dev/cards"]  # the condition says why, and for how long
         with pytest.raises(Refused, match="Available: 0"):
             await node.run(node.pod("b", 1000, 10))
         mps.tell(start_fails=0)
         await node.until(lambda: node.port.conditions[MPS_READY]["status"] == "True", "never back")
         await node.until(lambda: node.kubelet.allocatable(GPU))
         assert (await node.run(node.pod("c", 1000, 10)))["app"].env["CARDWISE_MEMORY_MIB"] == "1000"
+
+
+async def test_while_the_daemon_is_dead_cards_that_need_none_take_slices(mps):
+    """Case C30: cards before Volta take turns, for MPS has no limits there."""
+    node = MpsNode(mps, "A10", "A10")
+    node.nvml.set(1, capability="6.1")
+    async with node:
+        await node.until(lambda: node.port.conditions.get(MPS_READY, {}).get("status") == "True")
+        mps.tell(start_fails=1)
+        mps.kill()
+        await node.until(lambda: node.port.conditions[MPS_READY]["status"] == "False", "never told")
+        told = decode_cards(node.port.annotations["cardwise.dev/cards"])
+        assert [(each.isolation, each.healthy) for each in told] == [
+            (Isolation.MPS, False),
+            (Isolation.TIME_SLICING, True),
+        ]
+        body = node.bound(pod("turns", {"app": [share(node.uuid(1), 1000, 10)]}))
+        assert (await node.run(body))["app"].env["CARDWISE_CARDS"] == node.uuid(1)
+
+
+@pytest.mark.parametrize(
+    ("told", "low"),
+    [
+        ({"cardwise.dev/class": "best-effort"}, True),
+        ({"cardwise.dev/workload": "training"}, True),
+        ({}, False),
+    ],
+    ids=["best-effort", "training", "inference"],
+)
+async def test_who_is_best_effort_or_trains_gives_way_on_the_card(mps, told, low):
+    """SPEC B8."""
+    mps.tell(version=12080)
+    async with MpsNode(mps, "A10") as node:
+        started = (await node.run(node.bound(pod("a", {"app": [share(node.uuid())]}, annotations=told))))["app"]
+    assert started.env.get("CUDA_MPS_CLIENT_PRIORITY") == ("1" if low else None)
 
 
 async def test_processes_that_a_pod_declares_share_its_limit(mps):
@@ -137,7 +177,7 @@ async def test_a_nonsense_number_of_processes_is_refused_with_what_to_write(mps)
 
 async def test_a_step_that_the_node_cannot_stand_on_offers_no_cards():
     async with GpuNode("A10", settings={"isolation": "kernel-memory-and-namespace"}) as node:
-        assert '"healthy":false' in node.port.annotations["cardwise.dev/cards"]
+        assert '"healthy":false,"stays":true' in node.port.annotations["cardwise.dev/cards"]
         assert "driver 580 is older than 615" in node.agent.inventory.sick[node.uuid()]
 
 
@@ -161,13 +201,32 @@ async def test_a_restarted_agent_holds_the_limits_of_what_runs(mps):
         assert any("4096M" in said for said in mps.said[-12:])
 
 
+@pytest.mark.parametrize("version", [12080, 13040], ids=["v2", "v3"])
+async def test_an_agent_that_is_upgraded_leaves_what_containers_have_of_it_as_it_is(mps, version):
+    """Case C13: nothing that containers map is ours; what they share with us are the daemon's folders."""
+    mps.tell(version=version)
+    async with MpsNode(mps, "A10") as node:
+        started = (await node.run(node.pod("a", 4096, 20)))["app"]
+        mounts = [Path(each["hostPath"]) for each in started.mounts]
+        folders = [each for each in mounts if each != Path("/usr/lib/libcuda.so.1")]  # the driver's, by the toolkit
+        before, daemon = [each.stat().st_ino for each in folders], node.agent.isolating.mps.control.daemon.pid()
+        await node.restart_agent()
+        await node.until(lambda: node.agent.isolating.mps.state(node.uuid()).ready)
+        assert [each.stat().st_ino for each in folders] == before
+        assert node.agent.isolating.mps.control.daemon.pid() == daemon
+    assert folders
+    assert daemon
+
+
 async def test_a_card_whose_limits_bind_is_told_as_such_and_others_are_not(mps):
     """Case C29: only the driver's limit per cgroup, or MIG, binds."""
     mps.tell(version=13040)
     async with _unified(MpsNode(mps, "H100", **R615)) as node:
         assert '"binds":true' in node.port.annotations["cardwise.dev/cards"]
+        assert f'cardwise_card_holds_memory{{uuid="{node.uuid()}"}} 2.0' in await metrics(node)
     async with GpuNode("A10") as node:
         assert "binds" not in node.port.annotations["cardwise.dev/cards"]
+        assert f'cardwise_card_holds_memory{{uuid="{node.uuid()}"}} 0.0' in await metrics(node)
 
 
 @pytest.mark.parametrize("text", ["9" * 5000, "65", "\u0663"])

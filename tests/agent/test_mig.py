@@ -31,7 +31,7 @@ async def divided(*wanted, models=("H100",), **more):
 
 def make(node, *wanted):
     """Divide the first card by another process's driver, as it were."""
-    from cardwise.adapters.nvml import Driver  # noqa: PLC0415 - beside the agent's own
+    from cardwise.adapters.nvml.driver import Driver  # noqa: PLC0415 - beside the agent's own
 
     with Driver() as driver:
         driver.facts()
@@ -39,7 +39,7 @@ def make(node, *wanted):
 
 
 def instances(node):
-    from cardwise.adapters.nvml import Driver  # noqa: PLC0415
+    from cardwise.adapters.nvml.driver import Driver  # noqa: PLC0415
 
     with Driver() as driver:
         return driver.facts().cards[0].instances

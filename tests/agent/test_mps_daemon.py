@@ -8,7 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from cardwise.adapters.mps import ControlDaemon, MpsV2, MpsV3, SliceLimits, difference
+from cardwise.adapters.mps.daemon import ControlDaemon
+from cardwise.adapters.mps.v2 import MpsV2
+from cardwise.adapters.mps.v3 import MpsV3
+from cardwise.adapters.mps.values import SliceLimits, difference
 from cardwise.agent.mps_daemon import LONGEST_PAUSE_S, MUTE_LOOKS, SETTLED_S, Alarm, MpsState, Supervisor, bypasses
 from cardwise.core.card.facts import ProcessUse
 from cardwise.errors import CardError

@@ -20,7 +20,7 @@ async def test_a_second_agent_waits_says_so_once_and_takes_over_at_once(tmp_path
     assert not waiting.done()
     assert [text[:25] for text in said] == ["another agent runs here: "]
     first.close()
-    await asyncio.wait_for(waiting, 1)
+    await asyncio.wait_for(waiting, 10)
     second.close()
 
 

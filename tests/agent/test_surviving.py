@@ -15,13 +15,14 @@ import time
 import urllib.request
 
 import pytest
+from structlog.testing import capture_logs
 
 from cardwise.adapters import wire
 from cardwise.adapters.cdi import Edits
 from cardwise.adapters.journal import State
 from cardwise.adapters.kubelet import pod_resources
 from cardwise.adapters.node_cards import decode_cards
-from cardwise.adapters.nvml import Driver
+from cardwise.adapters.nvml.driver import Driver
 from cardwise.agent import main
 from cardwise.agent.registering import ENDPOINT
 from cardwise.agent.telling import Teller
@@ -127,6 +128,7 @@ async def test_a_kubelet_that_no_longer_listens_is_registered_with_again():
 
 async def test_a_kubelet_folder_that_appears_late_is_used_at_once():
     async with unready() as node:
+        node.built = lambda agent: setattr(agent.sweeping, "period_s", 600.0)  # no sweep tells what runs here
         await node.start_agent()
         await node.until(lambda: "there is no kubelet" in node.agent.registering.problem)
         assert "cardwise_agent_registered 0.0" in await metrics(node)
@@ -659,10 +661,12 @@ async def test_without_a_driver_the_agent_waits_for_one_and_says_so(tmp_path, mo
     monkeypatch.setenv("FAKE_NVML_STATE", str(nvml.path))
     port, driver = NodePort(), Driver()
     waiting = asyncio.ensure_future(main._facts(driver, Teller(port, NODE)))
-    await asyncio.sleep(0.3)
+    with capture_logs() as logs:
+        await asyncio.sleep(0.3)
     assert (waiting.done(), port.reasons()) == (False, ["CardwiseNoDriver"])
+    assert [each["event"] for each in logs] == ["no cards can be offered"]  # at the sixth try too
     nvml.init_fails(0)
-    facts = await asyncio.wait_for(waiting, 5)
+    facts = await asyncio.wait_for(waiting, 40)
     driver.close()
     assert [card.uuid for card in facts.cards] == [nvml.uuid(0)]
 
@@ -692,6 +696,25 @@ async def test_a_card_that_cannot_be_true_is_not_offered_and_the_others_are(lie,
 async def sick(node, card=0):
     node.nvml.xid(card, 79)
     await node.until(lambda: node.uuid(card) in node.agent.inventory.sick)
+
+
+@pytest.mark.parametrize(("number", "stays"), [(999, True), (79, False), (48, False)], ids=["unknown", "lost", "ECC"])
+async def test_what_runs_on_a_fenced_card_may_stay_only_where_the_fault_is_no_reason_to_go(number, stays):
+    """Case C34: an unknown Xid keeps new work away, and running pods where they are."""
+    async with GpuNode("A10") as node:
+        node.nvml.xid(0, number)
+        await node.until(lambda: '"healthy":false' in node.port.annotations[wire.ANNOTATION_CARDS])
+        (card,) = decode_cards(node.port.annotations[wire.ANNOTATION_CARDS])
+        assert (card.healthy, card.stays) == (False, stays)
+
+
+async def test_a_fault_that_is_worse_than_the_one_before_sends_away_what_stayed():
+    async with GpuNode("A10") as node:
+        node.nvml.xid(0, 999)
+        await node.until(lambda: '"stays":true' in node.port.annotations[wire.ANNOTATION_CARDS])
+        node.nvml.xid(0, 79)
+        await node.until(lambda: '"stays":true' not in node.port.annotations[wire.ANNOTATION_CARDS])
+        assert '"healthy":false' in node.port.annotations[wire.ANNOTATION_CARDS]
 
 
 async def test_a_card_that_becomes_sick_lets_its_container_start_again_and_takes_no_other():

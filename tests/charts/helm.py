@@ -6,26 +6,21 @@
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.go_build import BinariesMissingError, built_once, cache_folder, require_go, run_go
+
 VERSION = "v3.22.0"
 MODULE = "helm.sh/helm/v3"
 CHART = Path(__file__).resolve().parents[2] / "charts" / "cardwise"
-LOG_TAIL = 4000
 DEADLINE_S = 120
-
-
-class HelmMissingError(RuntimeError):
-    """Helm is neither there nor can it be built: the message says what to do."""
 
 
 class HelmError(RuntimeError):
@@ -38,44 +33,20 @@ def helm_binary() -> Path:
     told = os.environ.get("CARDWISE_HELM")
     if told:
         if not os.access(told, os.X_OK):
-            raise HelmMissingError(
+            raise BinariesMissingError(
                 f"CARDWISE_HELM={told}: no program there; name Helm 3 or 4, or unset it to build one"
             )
         return Path(told)
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cardwise" / "helm"
-    folder = cache / VERSION
-    if folder.is_dir():
-        return folder / "helm"
-    cache.mkdir(parents=True, exist_ok=True)
-    with (cache / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.is_dir():
-            part = cache / f"{VERSION}.part"
-            shutil.rmtree(part, ignore_errors=True)
-            part.mkdir()
-            _build(part)
-            part.rename(folder)
+    folder = cache_folder("helm") / VERSION
+    built_once(folder, "lock", _build)
     return folder / "helm"
 
 
 def _build(folder: Path) -> None:
-    if not shutil.which("go"):
-        raise HelmMissingError(
-            "Helm is absent and Go is not on PATH: install Go 1.26 or newer, or set CARDWISE_HELM to a Helm program"
-        )
-    nice = ["nice"] if shutil.which("nice") else []
+    require_go("Helm is absent and Go is not on PATH: install Go 1.26 or newer, or set CARDWISE_HELM to a Helm program")
     stamp = f"-s -w -X {MODULE}/internal/version.version={VERSION}"
-    done = subprocess.run(
-        [*nice, "go", "install", "-trimpath", "-ldflags", stamp, f"{MODULE}/cmd/helm@{VERSION}"],
-        env={**os.environ, "CGO_ENABLED": "0", "GOWORK": "off", "GOBIN": str(folder)},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise HelmMissingError(f"building Helm {VERSION} failed:\n{done.stdout[-LOG_TAIL:]}")
+    command = ["go", "install", "-trimpath", "-ldflags", stamp, f"{MODULE}/cmd/helm@{VERSION}"]
+    run_go(f"Helm {VERSION}", command, more={"GOBIN": str(folder)})
 
 
 def helm(*args: str | Path, home: Path, kubeconfig: Path | None = None) -> str:
@@ -103,5 +74,5 @@ def set_flags(values: Mapping[str, Any]) -> list[str]:
 if __name__ == "__main__":
     try:
         sys.stdout.write(f"{helm_binary()}\n")
-    except HelmMissingError as error:
+    except BinariesMissingError as error:
         sys.exit(str(error))

@@ -387,7 +387,7 @@ def test_a_pod_without_an_ask_is_created(request, plane, plain, where):
 def shown(beginning):
     """The command of the page that begins so."""
     page = (CHART.parents[1] / "docs" / "howto" / "install.md").read_text()
-    (line,) = [each.strip() for each in page.splitlines() if each.strip().startswith(beginning)]
+    (line,) = [each for typed in page.splitlines() if (each := typed.strip().removeprefix("$ ")).startswith(beginning)]
     return shlex.split(line)[1:]
 
 
@@ -403,7 +403,7 @@ def test_what_was_written_on_nodes_goes_as_the_page_says(plane, space):
     told = [{"type": "CardwiseConsistent", "status": "True"}, {"type": "MemoryPressure", "status": "False"}]
     plane.kubectl("patch", "node", space, "--subresource=status", "-p", json.dumps({"status": {"conditions": told}}))
     patch = 'kubectl patch node NODE --subresource=status -p \'{"status":{"conditions":[{"type":"CardwiseConsistent"'
-    for command in (shown(patch), shown("kubectl annotate nodes --all")):
+    for command in (shown(patch), shown("kubectl annotate nodes --all cardwise.dev/freed-")):
         plane.kubectl(*(space if word == "NODE" else word for word in command))
     node = plane.api("GET", f"/api/v1/nodes/{space}")
     assert node["metadata"]["annotations"].keys() >= {"example.test/kept"}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 
 import pytest
 import yaml
 
-from tests.charts.helm import HelmError
+from tests.charts.helm import CHART, HelmError
 from tests.dashboards.server import BOARDS, RULES
 
 GATEWAY = {"settings": {"services": [{"name": "a", "kind": "pass", "replicas": ["http://a:1"]}]}}
@@ -46,6 +47,26 @@ def test_each_program_is_scraped_at_a_port_of_its_pods_and_of_no_others(render):
         (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
         assert endpoint["port"] in ports, name
         assert endpoint["honorLabels"] is True
+
+
+def test_whoever_scrapes_is_let_through_to_each_port_that_is_scraped(render):
+    peer = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+    objects = render({**ON, "networkPolicy.metricsFrom": [peer]})
+    policies = [each["spec"] for each in objects if each["kind"] == "NetworkPolicy"]
+    templates = [each["spec"]["template"] for each in objects if each["kind"] in {"Deployment", "DaemonSet"}]
+    for name, monitor in of(objects, "PodMonitor").items():
+        wanted = monitor["spec"]["selector"]["matchLabels"].items()
+        (template,) = [each for each in templates if wanted <= each["metadata"]["labels"].items()]
+        (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+        labels = template["metadata"]["labels"].items()
+        for policy in policies:
+            if policy["podSelector"]["matchLabels"].items() <= labels:
+                assert any(_lets_in(rule, peer, endpoint["port"]) for rule in policy["ingress"]), name
+
+
+def _lets_in(rule, peer, port):
+    ports = [each["port"] for each in rule.get("ports", ())]
+    return (not ports or port in ports) and ("from" not in rule or peer in rule["from"])
 
 
 def test_a_program_that_is_not_installed_is_not_scraped(render):
@@ -93,6 +114,16 @@ def test_labels_by_which_prometheus_and_grafana_select_are_put_on(render):
     assert all(each["metadata"]["labels"]["release"] == "x" for each in selected)
     boards = of(objects, "ConfigMap", "cardwise-dashboard-").values()
     assert all(each["metadata"]["labels"]["grafana_dashboard"] == "1" for each in boards)
+
+
+def test_a_config_map_holds_each_dashboard_and_helm_the_whole_release(render):
+    """The API server keeps no ConfigMap over 1 MiB, nor a Secret, as which Helm keeps the release, packed."""
+    boards = of(render(ON), "ConfigMap", "cardwise-dashboard-").values()
+    assert all(len(json.dumps(each)) < 2**20 / 4 for each in boards)
+    whole = gzip.compress(json.dumps(render(ON)).encode())
+    files = [path.read_bytes() for path in CHART.rglob("*") if path.is_file()]
+    chart = gzip.compress(b"".join(files))
+    assert 4 / 3 * (len(whole) + 4 / 3 * len(chart)) < 2**20 / 2
 
 
 def test_each_dashboard_is_a_config_map(render):

@@ -242,7 +242,7 @@ def test_the_page_and_the_notes_show_the_same_checks(release):
 
 
 def _commands(text):
-    lines = [line.strip() for line in text.replace("\\\n", " ").splitlines()]
+    lines = [line.strip().removeprefix("$ ") for line in text.replace("\\\n", " ").splitlines()]
     return [shlex.split(line) for line in lines if line.startswith(("kubectl ", "cardwise "))]
 
 

@@ -6,11 +6,13 @@ import gzip
 import json
 import subprocess
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import msgspec
 import pytest
 
+from cardwise.adapters.nominations import Nomination, Victim, encode_nomination
+from cardwise.core.allocation import Allocation, Share
 from cardwise.core.placement.policies import DenseWeights
 from cardwise.replay.outcome import Run
 from tests.conftest import ROOT
@@ -192,6 +194,25 @@ def test_explain_says_why_a_pod_on_a_fenced_card_stays(tmp_path):
     dump.write_text(json.dumps({"kind": "List", "items": [node, pod]}))
     assert f"  {why}\n" in cardwise("explain", "ns/p", "--dump", dump).stdout
     assert json.loads(cardwise("explain", "ns/p", "--dump", dump, "--json").stdout)["stays"] == why
+
+
+def test_explain_says_what_is_kept_for_a_pod_that_waits_and_who_makes_room(tmp_path):
+    victims = (Victim("u", "ns/batch"),)
+    kept = Nomination(Allocation("n7", (("c", (Share("card", 4096, 10),)),)), victims, 0.0, 60.0)
+    pod = {
+        "kind": "Pod",
+        "metadata": {"name": "p", "namespace": "ns", "uid": "p"},
+        "spec": {"containers": [{"name": "c", "resources": {"limits": {"nvidia.com/gpu.memory": "4096"}}}]},
+    }
+    node = {"kind": "Node", "metadata": {"name": "n0"}, "status": {"allocatable": {"cpu": "8", "memory": "8Gi"}}}
+    dump = tmp_path / "dump.json"
+    for moves, how in ((False, "have gone"), (True, "move, each once its successor is ready")):
+        told = encode_nomination(replace(kept, moves=moves))
+        pod["metadata"]["annotations"] = {"cardwise.dev/nominated": told}
+        dump.write_text(json.dumps({"kind": "List", "items": [node, pod]}))
+        line = f"a place on n7 is kept for it until these {how}: ns/batch"
+        assert f"  {line}\n" in cardwise("explain", "ns/p", "--dump", dump).stdout
+        assert json.loads(cardwise("explain", "ns/p", "--dump", dump, "--json").stdout)["kept"] == line
 
 
 def test_explain_of_a_cluster_without_agents_says_that_nobody_reports_cards():

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 
+import msgspec
 import pytest
 
 from cardwise.compare.window import window_text
@@ -57,6 +58,23 @@ def test_json_and_html_tell_the_same(windows):
     assert "<link" not in page
     figures = json.loads(page.split('id="figures">')[1].split("</script>")[0])
     assert figures["comparison"] == told
+
+
+def test_a_report_of_many_services_draws_what_weighs_most_and_axes_that_can_be_read(tmp_path):
+    """Of a straight line the interval is endless: the others have to be seen beside it."""
+    line = [float(2**i) for i in range(32)]
+    for side in (0, 1):
+        many = {f"s{i}": service(100 * side + i, scale=3.0 if side and i == 11 else 1.0) for i in range(12)}
+        many["line"] = msgspec.structs.replace(service(side), latency_sum_s=line)
+        (tmp_path / f"{side}.json").write_text(window_text(window(many)))
+    done = compare("0.json", "1.json", "--html", "a.html", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "a.html").read_text()
+    drawn = page.split('aria-label="Changes with their intervals. ')[1].split('"')[0]
+    assert drawn.startswith(("P99 of s11", "mean of s11"))
+    assert drawn.count(" → ") == 40
+    assert "5 more services are not drawn" in page
+    assert "more than +1,000" in drawn
 
 
 def test_load_tests_go_through_the_same_door(curves):

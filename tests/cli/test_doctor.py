@@ -13,7 +13,7 @@ from tests.doctor.world import small
 
 def test_a_healthy_cluster_ends_with_0_and_says_how_much_was_looked_at(tmp_path):
     done = cardwise("doctor", "--dump", small().write(tmp_path))
-    assert (done.returncode, done.stdout) == (0, "nothing found by 36 checks\n")
+    assert (done.returncode, done.stdout) == (0, "nothing found by 37 checks\n")
 
 
 def test_a_finding_ends_with_1_and_has_its_evidence_what_to_do_and_its_page(tmp_path):
@@ -25,7 +25,7 @@ def test_a_finding_ends_with_1_and_has_its_evidence_what_to_do_and_its_page(tmp_
     assert lines[0].startswith("CW203 likely: pod serving/waits: ")
     assert lines[1].startswith("  seen: it asks for 16500 MiB")
     assert any(line.startswith("  do: ") for line in lines)
-    assert lines[-1] == "1 cause, 0 consequences; pages: docs/troubleshooting/CODE.md"
+    assert lines[-1] == "1 cause, 0 consequences; pages: docs/troubleshooting/cwNNN.md"
 
 
 def test_json_is_one_object_and_nothing_else_on_stdout(tmp_path):
@@ -36,7 +36,8 @@ def test_json_is_one_object_and_nothing_else_on_stdout(tmp_path):
     first = told["findings"][0]
     assert (told["healthy"], first["code"], first["page"]) == (False, "CW404", "docs/troubleshooting/cw404.md")
     assert set(first) == {
-        "code", "title", "subject", "places", "likelihood", "cause", "evidence", "action", "follows_from", "page",
+        "code", "title", "subject", "places", "likelihood", "cause", "evidence", "action", "follows_from",
+        "alike", "page",
     }  # fmt: skip
 
 

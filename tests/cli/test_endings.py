@@ -115,7 +115,7 @@ def test_workers_end_soon_after_a_command_that_was_killed(busy):
 
 
 def test_ctrl_c_while_the_command_still_imports_has_no_traceback(start):
-    process = start("--help")
+    process = start("replay", "--help")
     until(lambda: "numpy" in Path(f"/proc/{process.pid}/maps").read_text(), "numpy is imported")
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=SOON_S)

@@ -125,7 +125,7 @@ spec:
     assert told["cards"][0]["memory_allocated_mib"] == 24576
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(1, 24576), st.integers(1, 100), st.integers(1, 4))
 def test_as_many_slices_fit_as_the_scarcer_of_memory_and_compute_holds_on_each_card(mib, pct, cards):
     expected = cards * min(24576 // mib, 100 // pct)

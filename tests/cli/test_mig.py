@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from cardwise.adapters.journal import Journal, Row, State
-from cardwise.adapters.nvml import Driver
+from cardwise.adapters.nvml.driver import Driver
 from cardwise.core.card.handover import Grant
 from tests.fakes.nvml import Node, environment, load
 from tests.fakes.nvml import scenario as nvml

@@ -287,6 +287,10 @@ def test_the_plot_is_a_picture_of_its_own(tmp_path):
         (["llama-3-8b", "--quantization", "q4"], "--quantization q4 is not known; write one of"),
         (["llama-3-8b", "--card", "Voodoo"], "--card Voodoo is not known; write one of T4"),
         (["llama-3-8b", "--card", "A100"], "--card A100 is not known; write one of A100-40GB, A100-80GB"),
+        (
+            ["llama-3-8b", "--card", "RTX 5090"],
+            "write one of RTX 4090, RTX 3090, RTX A6000, or give others with --cards FILE",
+        ),
         (["llama-3-8b", "--card", "H20"], "--card H20 is known by its memory only, 97,871 MiB: give --cards FILE"),
         (["llama-3-8b", "--engine", "onnxruntime"], "keeps no KV cache, and LlamaForCausalLM generates"),
         (["llama-3-8b", "--live-tokens", "5000"], "--live-tokens 5,000 are more than the context"),

@@ -88,3 +88,9 @@ def test_an_export_of_prometheus_needs_the_nodes(tmp_path):
     assert done.returncode == 2
     assert "give the nodes besides, with --dump FILE" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_nothing_is_planned_of_what_nobody_here_asked_for():
+    done = cardwise("quota", "plan", "-o", "toml")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "give your cluster with --dump FILE" in done.stderr

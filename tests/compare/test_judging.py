@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cardwise.compare.figures import p99_of
+from cardwise.compare.figures import DRIFT, Figure, judge, over, p99_of
 from cardwise.compare.judging import compare
 from cardwise.core.comparison.verdict import Overall, Part, Verdict
-from cardwise.core.comparison.words import overall_sentence
+from cardwise.core.comparison.words import overall_sentence, text_of
 from cardwise.errors import UserError
 from tests.compare.world import PARTS, service, window
 
@@ -142,6 +144,67 @@ def test_refusals_are_worse_quality_and_failures_worse_stability():
     assert change(found, "refused by s").change == pytest.approx(0.05, abs=0.01)
 
 
+@pytest.mark.parametrize(
+    ("lost", "what"),
+    [
+        ({"refused": 0.009}, "refused by s"),
+        ({"left": 0.02}, "callers of s that left"),
+        ({"wrong": 0.5}, "other 4xx of s"),
+    ],
+    ids=["refusals within the last hundredth", "callers that left", "requests that were good before"],
+)
+def test_a_p99_that_is_better_for_what_was_lost_is_no_improvement(lost, what):
+    before = window({"s": service(1, left=0.0)})
+    found = told(before, window({"s": service(2, scale=0.5, **{"left": 0.0, **lost})}))
+    assert change(found, "P99 of s").verdict is Verdict.BETTER
+    assert change(found, what).verdict is Verdict.WORSE
+    assert found.overall is Overall.REGRESSION
+
+
+def test_failures_that_may_be_chance_are_not_called_good():
+    """All in one part of 32: three in a hundred answers, and none to be sure of."""
+    burst = service(2, scale=0.5)
+    burst = msgspec.structs.replace(burst, failed=[500.0] + [0.0] * (PARTS - 1))
+    found = told(by_seed(1), window({"s": burst}))
+    assert change(found, "P99 of s").verdict is Verdict.BETTER
+    assert change(found, "failed by s").verdict is Verdict.UNKNOWN
+    assert found.overall is Overall.UNKNOWN
+    assert "failed by s: too little data to tell" in overall_sentence(found)
+
+
+def test_of_many_refused_as_before_a_little_more_is_no_difference():
+    found = told(by_seed(1, refused=0.3, per_part=20000), by_seed(2, refused=0.305, per_part=20000))
+    assert change(found, "refused by s").low > 0
+    assert change(found, "refused by s").verdict is Verdict.SAME
+
+
+def test_p99s_beyond_the_last_bucket_are_unknown_and_not_equal():
+    """Both 60 s to PromQL, whatever they are."""
+    beyond = [[0.0] * 15 + [600.0]] * PARTS
+    slow, slower = (msgspec.structs.replace(service(i), latency_counts=beyond) for i in (1, 2))
+    found = told(window({"s": slow}), window({"s": slower}))
+    assert change(found, "P99 of s").verdict is Verdict.UNKNOWN
+    assert "both beyond the last bucket, 60 s" in overall_sentence(found)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ({}, {"per_part": 1800, "failed": 0.9}, Verdict.WORSE),
+        ({}, {"per_part": 300, "failed": 0.9}, Verdict.WORSE),
+        ({}, {"per_part": 1800, "failed": 0.2}, Verdict.UNKNOWN),
+        ({"failed": 0.01}, {"per_part": 60, "failed": 0.1}, Verdict.UNKNOWN),
+        ({"per_part": 1800, "failed": 0.9}, {}, Verdict.BETTER),
+    ],
+    ids=["callers that try again", "callers that went", "more load than it can take", "one broken caller", "mended"],
+)
+def test_failures_do_not_hide_behind_the_load_that_they_change(before, after, expected):
+    found = told(by_seed(1, **before), by_seed(2, **after))
+    assert change(found, "failed by s").verdict is expected
+    assert change(found, "P99 of s").verdict is Verdict.UNKNOWN
+    assert found.is_regression is (expected is Verdict.WORSE)
+
+
 def test_the_interval_of_more_figures_is_wider():
     alone = change(told(by_seed(1), by_seed(2)), "P99 of s")
     many = [window({name: service(i + j) for i, name in enumerate("stuvw")}) for j in (1, 2)]
@@ -191,6 +254,86 @@ def test_services_of_one_window_only_are_named():
     assert "only before, and not compared: old" in told(before, by_seed(3)).notes
     with pytest.raises(UserError, match="no service in common"):
         told(window({"a": service(1)}), window({"b": service(1)}))
+
+
+def test_cards_of_a_service_that_is_gone_are_no_saving():
+    before = window({"s": service(1), "gone": service(2)}, cards={"A10": 4}, busy=0.2)
+    found = told(before, window({"s": service(3)}, cards={"A10": 2}, busy=0.2))
+    assert verdict(found, Part.RESOURCES) is Verdict.UNKNOWN
+    assert verdict(found, Part.COST) is Verdict.UNKNOWN
+    assert change(found, "cards").note == "not comparable: other services ran (gone); choose by --service"
+    assert found.overall is Overall.SAME
+
+
+@pytest.mark.parametrize(("per_part", "expected"), [(14, Verdict.SAME), (300, Verdict.UNKNOWN)])
+def test_cards_are_judged_though_the_load_of_a_small_service_differs(per_part, expected):
+    sides = [
+        window({"s": service(i), "t": service(i + 9, per_part=per_part * (1 + i))}, cards={"A10": 2}) for i in (0, 1)
+    ]
+    assert verdict(told(*sides), Part.RESOURCES) is expected
+
+
+def test_a_service_that_nobody_asked_is_not_in_the_way():
+    idle = service(1, per_part=0)
+    found = told(window({"s": service(1), "idle": idle}), window({"s": service(2), "idle": idle}))
+    assert found.overall is Overall.SAME
+    assert "no request in either window, and not compared: idle" in found.notes
+
+
+def test_what_is_unknown_is_named_in_the_sentence():
+    found = told(window({"s": service(1), "few": service(3, per_part=20)}), by_two(2, 4))
+    assert overall_sentence(found).startswith("after against before: unknown: P99 of few: 6")
+    assert "too few for a P99, 1,000 are needed" in overall_sentence(found)
+
+
+def by_two(seed, seed_of_few):
+    return window({"s": service(seed), "few": service(seed_of_few, per_part=20)})
+
+
+def test_windows_in_the_wrong_order_and_windows_that_overlap_are_told():
+    early, late = by_seed(1), moved(by_seed(2), hours=2)
+    assert told(early, late).notes == []
+    assert told(late, early).notes == ["before is later than after: exchange them, unless a change was taken back"]
+    assert told(early, by_seed(2)).notes == ["the windows overlap: what lies in both makes them alike"]
+
+
+def moved(it, hours):
+    by = timedelta(hours=hours)
+    return msgspec.structs.replace(it, begin=it.begin + by, end=it.end + by)
+
+
+def test_of_hundreds_of_figures_what_is_not_equal_is_told_first():
+    many = [{f"s{i}": service(i + seed) for i in range(15)} for seed in (0, 100)]
+    many[1]["s7"] = service(500, scale=3.0)
+    found = told(*map(window, many))
+    quality = next(each for each in found.groups if each.name == Part.QUALITY.value)
+    assert "of s7: " in quality.told[0]
+    assert quality.told[0].endswith(": worse")
+    assert len(quality.told) <= 41
+    assert quality.told[-1].startswith("and more figures, which --json tells: ")
+    assert len(found.changes) == 61
+
+
+def test_of_many_services_with_other_loads_the_first_are_named():
+    many = [{f"s{i}": service(i, per_part=per_part) for i in range(9)} for per_part in (60, 120)]
+    found = told(*map(window, many))
+    assert found.not_comparable.count("not comparable") == 3
+    assert found.not_comparable.endswith(" and 6 more services")
+
+
+def test_a_drift_without_end_has_no_interval_and_stops_nothing():
+    """Of a straight line no part is independent; among a thousand services the bound is beyond all numbers."""
+    line = np.column_stack([2.0 ** np.arange(PARTS), np.ones(PARTS)])
+    figure = Figure(part=Part.QUALITY, what="mean of s", unit="s", before=line, after=line, statistic=over)
+    found = judge(figure, level=0.99999, seed=1)
+    assert found.verdict is Verdict.UNKNOWN
+    assert text_of(found).endswith(f"(+0.0 %, -100.0 to more than +1,000): unknown; {DRIFT}")
+
+
+def test_names_of_services_cannot_write_to_the_terminal():
+    wild = {"\x1b[2J": service(1)}
+    told_of = change(told(window(wild), window(wild)), "P99 of \\x1b[2J")
+    assert text_of(told_of).isprintable()
 
 
 def test_what_prometheus_warned_of_is_told():

@@ -13,10 +13,13 @@ BEGIN = datetime(2026, 11, 30, 10, tzinfo=UTC)
 STEP_S, PARTS = 60.0, 32
 
 
-def service(seed, *, scale=1.0, per_part=600, parts=PARTS, drift=0.05, alike=0.0, refused=0.0, failed=0.0):
+def service(
+    seed, *, scale=1.0, per_part=600, parts=PARTS, drift=0.05, alike=0.0, refused=0.0, failed=0.0, wrong=0.0, left=None
+):
     """Log-normal latencies around 20 ms times ``scale``. drift: spread of the parts' own factors, as a logarithm.
 
-    alike: correlation of a part's factor with the one before it.
+    alike: correlation of a part's factor with the one before it. wrong: share of other 4xx. left: of callers that hung
+    up, or None if nothing is known of them.
     """
     rng = np.random.default_rng(seed)
     factors, last = [], rng.normal()
@@ -26,11 +29,12 @@ def service(seed, *, scale=1.0, per_part=600, parts=PARTS, drift=0.05, alike=0.0
     counts, sums = [], []
     arrivals = rng.poisson(per_part, parts)
     lost = rng.binomial(arrivals, refused), rng.binomial(arrivals, failed)
+    others = rng.binomial(arrivals, wrong)
     for factor, arrived in zip(factors, arrivals, strict=True):
         values = 0.02 * scale * factor * rng.lognormal(0, 0.5, arrived)
         counts.append(np.bincount(np.searchsorted(SECONDS, values), minlength=len(SECONDS) + 1).astype(float).tolist())
         sums.append(float(values.sum()))
-    good = arrivals - lost[0] - lost[1]
+    good = arrivals - lost[0] - lost[1] - others
     return Service(
         latency_counts=counts,
         latency_sum_s=sums,
@@ -38,6 +42,7 @@ def service(seed, *, scale=1.0, per_part=600, parts=PARTS, drift=0.05, alike=0.0
         good=good.astype(float).tolist(),
         refused=lost[0].astype(float).tolist(),
         failed=lost[1].astype(float).tolist(),
+        hung_up=None if left is None else rng.binomial(arrivals, left).astype(float).tolist(),
     )
 
 

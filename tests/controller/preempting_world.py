@@ -108,6 +108,10 @@ class World:
         self._controller = self._run(asyncio.create_task(watching.follow(self.cluster)))
         while not watching.synced:
             await asyncio.sleep(0)
+        self.make_loop(ledger, watching, seen)
+
+    def make_loop(self, ledger, watching, seen):
+        """The controller's loop, on what it has heard."""
         self.preempting = Preempting(
             self.gate, ledger, watching, seen, self.clock, lambda: True, self.settings, self.clock
         )

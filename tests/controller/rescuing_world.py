@@ -5,7 +5,6 @@ Time is a number that a test moves.
 
 from __future__ import annotations
 
-import asyncio
 import copy
 from dataclasses import replace
 
@@ -13,12 +12,8 @@ from cardwise.adapters import wire
 from cardwise.adapters.kube_objects import Pod
 from cardwise.adapters.moves import moving_of
 from cardwise.adapters.node_cards import decode_cards, encode_cards
-from cardwise.adapters.watching import Watching
-from cardwise.controller.preemption.seeing import Seen
 from cardwise.controller.rescue.settings import RescueSettings
 from cardwise.controller.rescuing import Rescuing
-from cardwise.core.ledger import Ledger
-from cardwise.scheduler.settings import Settings, policies_of
 from tests.controller.preempting_world import Gate, World
 
 SETTINGS = RescueSettings(fenced_s=0.0, lost_s=30.0, settle_s=10.0, pending_s=60.0, starting_s=600.0, rest_s=100.0)
@@ -30,11 +25,11 @@ class RescueGate(Gate):
 
 
 class Deployment:
-    """A ReplicaSet's controller, as far as pods come and go by it. kind: or a StatefulSet's."""
+    """A ReplicaSet's controller, as far as pods come and go by it. kind: or a StatefulSet's. notes, spec: of pods."""
 
-    def __init__(self, world, name, replicas, mib=16000, kind="ReplicaSet"):
+    def __init__(self, world, name, replicas, mib=16000, kind="ReplicaSet", notes=None, **spec):
         self.world, self.name, self.replicas, self.mib, self.kind = world, name, replicas, mib, kind
-        self.uid, self.made = f"uid-{name}", 0
+        self.notes, self.spec, self.uid, self.made = notes or {}, spec, f"uid-{name}", 0
 
     def control(self):
         mine = [raw for raw in self.world.raws() if self._is_mine(raw) and "deletionTimestamp" not in raw["metadata"]]
@@ -61,8 +56,9 @@ class Deployment:
         labels = {"app": self.name, **({HASH: "h1"} if self.kind == "ReplicaSet" else {})}
         owners = [{"kind": self.kind, "name": owner, "controller": True, "uid": self.uid}]
         metadata = {"name": f"{self.name}-{self.made}", "labels": labels, "ownerReferences": owners}
+        metadata["annotations"] = dict(self.notes)
         containers = [{"name": "app", "resources": {"limits": asked}}]
-        self.world.cluster.create_pod({"metadata": metadata, "spec": {"containers": containers}})
+        self.world.cluster.create_pod({"metadata": metadata, "spec": {"containers": containers, **self.spec}})
 
 
 class RescueWorld(World):
@@ -74,14 +70,7 @@ class RescueWorld(World):
         self.gate = RescueGate(self.cluster)
         self.deployments, self.lowest, self._age = [], {}, {}
 
-    async def start_controller(self):
-        if self._controller:
-            self._controller.cancel()
-        ledger, seen = Ledger(policies_of(Settings())), Seen(self.clock)
-        watching = Watching(ledger, self.clock, (seen,))
-        self._controller = self._run(asyncio.create_task(watching.follow(self.cluster)))
-        while not watching.synced:
-            await asyncio.sleep(0)
+    def make_loop(self, ledger, watching, seen):
         self.rescuing = Rescuing(
             self.gate, ledger, watching, seen, self.clock, lambda: True, self.rescue_settings, self.clock
         )

@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 
 import msgspec
+from structlog.testing import capture_logs
 
 from cardwise.adapters import wire
 from cardwise.adapters.kube_objects import Pod
 from cardwise.adapters.prefetches import PodTemplate
 from cardwise.controller.prefetching import Prefetching, PrefetchSettings
-from cardwise.errors import NotFoundError
+from cardwise.errors import ClusterError, NotFoundError
 from tests.controller.preempting_world import World
 
 NOTES = {
@@ -169,6 +170,24 @@ async def test_loads_go_when_nobody_wishes_them_any_more():
         world.port.templates.clear()
         await world.look()
         assert await world.loads() == {}
+
+
+async def test_a_load_that_cannot_be_removed_is_tried_at_every_turn_and_said_once():
+    async with PrefetchWorld() as world:
+        await world.serving()
+        await world.look()
+        world.port.templates.clear()
+        tried = []
+
+        async def away(*what):
+            tried.append(what)
+            raise ClusterError("the API server is away", retry=True)
+
+        world.port.delete_pod = away
+        with capture_logs() as logs:
+            for _ in range(5):
+                await world.look()
+        assert (len(tried), len(logs)) == (5, 1)
 
 
 class Walked(dict):

@@ -339,3 +339,35 @@ async def test_a_pod_that_was_released_serves_on_while_its_successor_died_and_th
 
 def uids(world):
     return [raw["metadata"]["uid"] for raw in world.of("web").values()]
+
+
+async def told_by_the_agent(world, node, more):
+    """As agents tell of a card that takes nothing new."""
+    told = world.cluster._nodes[node]["metadata"]["annotations"][wire.ANNOTATION_CARDS]
+    await world.cluster.annotate_node(node, {wire.ANNOTATION_CARDS: told.replace('"mib"', f'{more},"mib"')})
+
+
+async def test_what_runs_on_a_card_that_only_takes_nothing_new_stays_there():
+    """Case C34: an unknown Xid is no reason to go."""
+    async with RescueWorld() as world:
+        for name in ("n0", "n1", "n2"):
+            world.node(name)
+        await world.deploy("web")
+        before = world.where("web")
+        await told_by_the_agent(world, before["web-1"], '"healthy":false,"stays":true')
+        await world.turns(70)
+        assert (world.where("web"), world.moving()) == (before, [])
+
+
+async def test_a_daemon_that_is_back_within_its_minute_moves_nobody_though_its_card_takes_nothing_meanwhile():
+    async with RescueWorld() as world:
+        for name in ("n0", "n1", "n2"):
+            world.node(name)
+        await world.deploy("web")
+        before = world.where("web")
+        await told_by_the_agent(world, before["web-1"], '"mode":"mps","healthy":false,"stays":true')
+        await world.condition(before["web-1"], wire.CONDITION_MPS, "False")
+        await world.turns(50)
+        assert world.where("web") == before
+        await world.turns(20)
+        assert before["web-1"] not in world.where("web").values()

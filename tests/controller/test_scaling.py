@@ -5,8 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from structlog.testing import capture_logs
 
 from cardwise.adapters import wire
+from cardwise.errors import ClusterError
 from tests.controller.scaling_world import LOAD, OFFICE, QUERY, Killed, World
 from tests.fakes.prometheus import FakePrometheus
 
@@ -449,3 +451,20 @@ async def test_a_controller_that_is_killed_at_any_write_scales_once(at, before):
     assert world.status["replicas"] == 5
     assert world.condition("ScalingAllowed") == ("True", "OnlyWriter")
     assert service["metadata"]["annotations"]["cardwise.dev/gateway-max-batch"] == "2"
+
+
+async def test_a_policy_that_cannot_be_applied_is_tried_at_every_turn_and_said_once():
+    world, tried = World(windows=[DAY]), []
+
+    def away(*what):
+        tried.append(what)
+        raise ClusterError("the API server is away", retry=True)
+
+    world.api._patched = away
+    with capture_logs() as logs:
+        for _ in range(5):
+            await world.turn()
+    assert (len(tried) >= 5, [each["event"] for each in logs]) == (
+        True,
+        ["a policy could not be applied, it is with the next turn"],
+    )

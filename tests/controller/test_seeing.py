@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+import structlog
 
 from cardwise.adapters import wire
 from cardwise.adapters.kube.port import All, Gone, Put
@@ -74,3 +75,26 @@ def test_a_pod_belongs_to_its_workload_or_to_itself():
     owner = {"kind": "ReplicaSet", "name": "web-5d9f", "controller": True}
     assert owner_of(pod(ownerReferences=[owner], labels={"pod-template-hash": "5d9f"})) == "ns/web"
     assert owner_of(pod()) == "ns/p"
+
+
+def test_what_cannot_be_read_is_said_once_and_again_when_it_changes():
+    """Objects are told again and again; a fault in one that stays is no news each time."""
+    clock = Clock()
+    seen = Seen(clock)
+    marks = {"moves": wire.ANNOTATION_MOVES, "preemptions": wire.ANNOTATION_PREEMPTIONS}
+
+    def node(text, key="moves"):
+        return msgspec.convert({"metadata": {"name": "n0", "annotations": {marks[key]: text}}}, Node)
+
+    with structlog.testing.capture_logs() as logs:
+        for _ in range(3):
+            seen.hear_node(Put(node("7")))
+            seen.hear_pod(Put(pod(annotations={wire.ANNOTATION_MOVING: "7"})))
+        assert [line["of"] for line in logs] == ["n0", "ns/p"]
+        seen.hear_node(Put(node('"seven"')))
+        seen.hear_node(All((node("7", "preemptions"),)))
+        assert len(logs) == 4
+        clock.now_s += 1000.0
+        seen.hear_node(Put(node("7", "preemptions")))
+        assert len(logs) == 5
+    assert {line["log_level"] for line in logs} == {"error"}

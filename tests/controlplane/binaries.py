@@ -6,26 +6,20 @@
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import hashlib
 import os
 import platform
 import re
-import shutil
-import subprocess
 import sys
 from pathlib import Path
+
+from tests.go_build import BinariesMissingError, built_once, cache_folder, require_go, run_go
 
 BUILD = Path(__file__).parent / "build"
 PROGRAMS = ("etcd", "kube-apiserver", "kube-scheduler", "kube-controller-manager", "kubectl")
 VERSION = re.compile(r"^\s*k8s\.io/kubernetes (v(\d+)\.(\d+)\.\S+)$", re.MULTILINE)
 VERSION_PACKAGES = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
-LOG_TAIL = 4000
-
-
-class BinariesMissingError(RuntimeError):
-    """The programs are neither there nor can they be built: the message says what to do."""
 
 
 @functools.cache
@@ -46,25 +40,9 @@ def binary(name: str) -> Path:
 def built() -> Path:
     """Folder with one link per program to the cached build; parallel callers wait for the one that builds."""
     command = build_command()
-    cache = cache_folder()
-    folder = cache / fingerprint(command)
-    if folder.is_dir():
-        return folder
-    cache.mkdir(parents=True, exist_ok=True)
-    with (cache / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.is_dir():
-            part = folder.with_suffix(".part")
-            shutil.rmtree(part, ignore_errors=True)
-            part.mkdir()
-            build(command, part)
-            part.rename(folder)
+    folder = cache_folder("controlplane") / fingerprint(command)
+    built_once(folder, "lock", lambda part: build(command, part))
     return folder
-
-
-def cache_folder() -> Path:
-    """Where builds are kept."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cardwise" / "controlplane"
 
 
 def build_command() -> list[str]:
@@ -90,24 +68,11 @@ def fingerprint(command: list[str], folder: Path = BUILD) -> str:
 
 def build(command: list[str], folder: Path) -> None:
     """Build the multi-call binary into a folder and link each program's name to it."""
-    if not shutil.which("go"):
-        raise BinariesMissingError(
-            "the control plane's programs are absent and Go is not on PATH: install Go 1.26 or newer, "
-            f"or set KUBEBUILDER_ASSETS to a folder that holds {', '.join(PROGRAMS)}"
-        )
-    nice = ["nice"] if shutil.which("nice") else []
-    done = subprocess.run(
-        [*nice, *command, "-o", folder / "controlplane", "."],
-        cwd=BUILD,
-        env={**os.environ, "CGO_ENABLED": "0", "GOWORK": "off"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
+    require_go(
+        "the control plane's programs are absent and Go is not on PATH: install Go 1.26 or newer, "
+        f"or set KUBEBUILDER_ASSETS to a folder that holds {', '.join(PROGRAMS)}"
     )
-    if done.returncode:
-        raise BinariesMissingError(f"building the control plane in {BUILD} failed:\n{done.stdout[-LOG_TAIL:]}")
+    run_go(f"the control plane in {BUILD}", [*command, "-o", folder / "controlplane", "."], BUILD)
     for name in PROGRAMS:
         (folder / name).symlink_to("controlplane")
 

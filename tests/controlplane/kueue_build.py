@@ -7,22 +7,22 @@ built into the same cache as the control plane's. That takes about seven minutes
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import yaml
 
-from tests.controlplane.binaries import LOG_TAIL, BinariesMissingError, cache_folder, fingerprint
+from tests.controlplane.binaries import fingerprint
+from tests.go_build import LOG_TAIL, BinariesMissingError, built_once, cache_folder, require_go, run_go
 
 MODULE = Path(__file__).parent / "kueue"
 PACKAGE = "sigs.k8s.io/kueue"
 WANTED = "CARDWISE_TEST_KUEUE"
+WITHOUT_GO = "Kueue's files come as a Go module: install Go 1.26 or newer"
 COMMAND = [
     *("go", "build", "-mod=readonly", "-trimpath", "-buildvcs=false", "-tags=grpcnotrace"),
     # its visibility server would write its certificate to /visibility
@@ -33,30 +33,20 @@ COMMAND = [
 @functools.cache
 def sources() -> Path:
     """Folder with Kueue's sources, downloaded where need be."""
-    if not shutil.which("go"):
-        raise BinariesMissingError("Kueue's files come as a Go module: install Go 1.26 or newer")
-    done = subprocess.run(
-        ["go", "list", "-mod=readonly", "-m", "-json", PACKAGE],
-        cwd=MODULE,
-        env={**os.environ, "GOWORK": "off"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    require_go(WITHOUT_GO)
+    done = _asked("list", "-mod=readonly", "-m", "-json")
     told = json.loads(done.stdout) if not done.returncode else {}
     if "Dir" not in told:
-        done = subprocess.run(
-            ["go", "mod", "download", "-json", PACKAGE],
-            cwd=MODULE,
-            env={**os.environ, "GOWORK": "off"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = _asked("mod", "download", "-json")
         if done.returncode:
             raise BinariesMissingError(f"downloading {PACKAGE} failed:\n{(done.stdout + done.stderr)[-LOG_TAIL:]}")
         told = json.loads(done.stdout)
     return Path(told["Dir"])
+
+
+def _asked(*args: str) -> subprocess.CompletedProcess[str]:
+    command, env = ["go", *args, PACKAGE], {**os.environ, "GOWORK": "off"}
+    return subprocess.run(command, cwd=MODULE, env=env, capture_output=True, text=True, check=False)
 
 
 def documents(path: str) -> list[dict]:
@@ -79,37 +69,16 @@ def wanted() -> bool:
 @functools.cache
 def program() -> Path:
     """Kueue's controller; built first where no earlier run did."""
-    folder = cache_folder() / f"kueue-{fingerprint(COMMAND, MODULE)}"
-    path = folder / "kueue"
-    if path.exists():
-        return path
-    if not wanted():
+    folder = cache_folder("controlplane") / f"kueue-{fingerprint(COMMAND, MODULE)}"
+    if not folder.is_dir() and not wanted():
         raise BinariesMissingError(f"Kueue's controller is not built: set {WANTED}=1 to build it with Go, in minutes")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with (folder.parent / "kueue-lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not path.exists():
-            _build(folder)
-    return path
+    built_once(folder, "kueue-lock", _build)
+    return folder / "kueue"
 
 
 def _build(folder: Path) -> None:
-    part = folder.with_suffix(".part")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir()
-    done = subprocess.run(
-        [*(["nice"] if shutil.which("nice") else []), *COMMAND, "-o", part / "kueue", f"{PACKAGE}/cmd/kueue"],
-        cwd=MODULE,
-        env={**os.environ, "CGO_ENABLED": "0", "GOWORK": "off"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise BinariesMissingError(f"building Kueue in {MODULE} failed:\n{done.stdout[-LOG_TAIL:]}")
-    part.rename(folder)
+    require_go(WITHOUT_GO)
+    run_go(f"Kueue in {MODULE}", [*COMMAND, "-o", folder / "kueue", f"{PACKAGE}/cmd/kueue"], MODULE)
 
 
 if __name__ == "__main__":

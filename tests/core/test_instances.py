@@ -168,7 +168,7 @@ def _of_instances(shape):
     return whole(shape.cards, isolation=MIG) if shape.whole else mig_slice(shape.memory_mib, cards=shape.cards)
 
 
-AnyOrderOfInstances.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+AnyOrderOfInstances.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
 TestAnyOrderOfInstances = AnyOrderOfInstances.TestCase
 
 

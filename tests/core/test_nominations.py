@@ -262,4 +262,4 @@ class Kept(RuleBasedStateMachine):
 
 
 TestKept = Kept.TestCase
-TestKept.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
+TestKept.settings = settings(max_examples=80, stateful_step_count=30)

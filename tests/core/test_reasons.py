@@ -53,3 +53,18 @@ def test_a_card_of_another_model_says_its_model_and_those_that_will_do(allowed, 
 )
 def test_a_model_that_is_not_wanted_is_not_wanted_in_any_variant(unwanted, model, takes):
     assert Shape(1, whole=True, unwanted_models=frozenset({unwanted})).takes(model) is takes
+
+
+@pytest.mark.parametrize(
+    ("wanted", "model", "takes"),
+    [
+        ("A100", "A100", True),
+        ("A100", "A100-SXM4-80GB", True),
+        ("A10", "A100", False),
+        ("A100-SXM4-80GB", "A100", False),
+        ("A100-SXM4-40GB", "A100-SXM4-80GB", False),
+    ],
+)
+def test_a_model_that_is_wanted_is_wanted_in_every_variant(wanted, model, takes):
+    """As HAMi's manifests have it, which say A100 and mean A100-SXM4-80GB too."""
+    assert Shape(1, whole=True, models=frozenset({wanted})).takes(model) is takes

@@ -27,6 +27,7 @@ from tests.agent.a_node import GpuNode
 from tests.agent.node_port import NODE
 from tests.builders import node as node_spec
 from tests.engine.asked import INFER, batch, engine_and_client
+from tests.fakes.loopback import served
 from tests.gateway.cluster import Cluster, gateway, told
 from tests.gateway.world import until
 
@@ -220,6 +221,9 @@ async def _others(node):
         f"DCGM_FI_PROF_PCIE_TX_BYTES{{{card}}} 1000",
         f"DCGM_FI_PROF_PCIE_RX_BYTES{{{card}}} 2000",
         f'container_cpu_usage_seconds_total{{{pod},container="app",id="/kubepods/x"}} 12.5',
+        f'container_cpu_cfs_periods_total{{{pod},container="app",id="/kubepods/x"}} 100',
+        f'container_cpu_cfs_throttled_periods_total{{{pod},container="app",id="/kubepods/x"}} 25',
+        f'container_pressure_cpu_waiting_seconds_total{{{pod},container="app",id="/kubepods/x"}} 1.5',
         f'vllm:num_requests_waiting{{{pod},model_name="m"}} 3',
         f'vllm:num_requests_running{{{pod},model_name="m"}} 5',
         f'vllm:kv_cache_usage_perc{{{pod},model_name="m"}} 0.5',
@@ -236,12 +240,5 @@ async def _others(node):
     async def tell(_request):
         return web.Response(text="\n".join([*lines, ""]))
 
-    app = web.Application()
-    app.add_routes([web.get("/metrics", tell)])
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield runner.addresses[0][1]
-    finally:
-        await runner.cleanup()
+    async with served(web.get("/metrics", tell)) as port:
+        yield port

@@ -1,34 +1,21 @@
-"""A real Prometheus on loopback, and what of Grafana's words a query must lose before it is asked.
-
-Needs ``prometheus`` and ``promtool`` on PATH (Debian: apt-get install prometheus); without them tests skip, and say so.
-"""
+"""A real Prometheus with the chart's rules, and what of Grafana's words a query must lose before it is asked."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import re
-import shutil
 from pathlib import Path
 
 import httpx2
-import pytest
 import yaml
 
-from tests.controlplane.cluster import free_ports
+from tests.prometheus import must_have, prometheus_beside  # noqa: F401 - the rules' tests take it from here
 
 CHART = Path(__file__).resolve().parents[2] / "charts" / "cardwise"
 RULES = sorted((CHART / "files" / "rules").glob("*.yaml"))
 BOARDS = sorted((CHART / "dashboards").glob("*.json"))
-MISSING = "prometheus and promtool are not on PATH: apt-get install prometheus"
 VARIABLES = {"$__rate_interval": "1m", "$node": ".*", "$uuid": ".*", "$queue": ".*", "$service": "chat"}
-
-
-def must_have(*binaries):
-    """Skip where one of them is missing."""
-    if not all(map(shutil.which, binaries)):
-        pytest.skip(MISSING)
 
 
 def rules():
@@ -70,6 +57,10 @@ class Server:
     def __init__(self, client):
         self._client = client
 
+    @property
+    def url(self):
+        return str(self._client.base_url)
+
     async def get(self, path, **params):
         answer = (await self._client.get(f"/api/v1/{path}", params=params)).json()
         assert answer["status"] == "success", (params, answer.get("error"))
@@ -83,7 +74,6 @@ class Server:
 @contextlib.asynccontextmanager
 async def prometheus(folder, ports):
     """One that scrapes these ports each second, as the chart's PodMonitors would, by the chart's rules."""
-    (port,) = free_ports(1)
     scrapes = [
         {"job_name": name, "honor_labels": True, "static_configs": [{"targets": [f"127.0.0.1:{each}"]}]}
         for name, each in ports.items()
@@ -93,29 +83,8 @@ async def prometheus(folder, ports):
         "rule_files": [str(path) for path in RULES],
         "scrape_configs": scrapes,
     }
-    (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
-    command = [
-        f"--config.file={folder / 'prometheus.yml'}",
-        f"--storage.tsdb.path={folder / 'data'}",
-        f"--web.listen-address=127.0.0.1:{port}",
-    ]
-    with (folder / "log").open("wb") as log:
-        process = await asyncio.create_subprocess_exec("prometheus", *command, stdout=log, stderr=log)
-    try:
-        async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20) as client:
-            await _ready(client, folder / "log")
-            yield Server(client)
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.terminate()
-        await process.wait()
-
-
-async def _ready(client, log):
-    async with asyncio.timeout(60):
-        while True:
-            with contextlib.suppress(httpx2.TransportError):
-                if (await client.get("/-/ready")).status_code == 200:
-                    return
-            assert "err=" not in log.read_text(), log.read_text()
-            await asyncio.sleep(0.05)
+    async with (
+        prometheus_beside(folder, yaml.safe_dump(config)) as url,
+        httpx2.AsyncClient(base_url=url, timeout=20) as client,
+    ):
+        yield Server(client)

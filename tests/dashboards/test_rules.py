@@ -8,7 +8,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import yaml
 from dashboards.all import texts
 
 from cardwise.metrics_table import PROGRAMS
@@ -16,7 +15,6 @@ from tests.dashboards.server import BOARDS, CHART, RULES, must_have, queries, ru
 
 ROOT = CHART.parents[1]
 RUNBOOKS = ROOT / "docs" / "runbooks"
-RULES_OF = {path.stem: yaml.safe_load(path.read_text()) for path in RULES}
 ALERTS = {rule["alert"]: rule for rule in rules() if "alert" in rule}
 RECORDS = {rule["record"] for rule in rules() if "record" in rule}
 OURS = {series.name for table in PROGRAMS.values() for series in table}

@@ -91,6 +91,12 @@ def _(world):
     stranger["spec"]["containers"][0]["resources"]["requests"] = {"nvidia.com/gpu": "1"}
 
 
+@fault("CW104", "another plugin registers our resource, and the kubelet leaves the agent again and again")
+def _(world):
+    """Case C14."""
+    world.tell("registrations", spiking(0.0, 40.0, slice(30, None)), instance="10.0.0.5:10261", node="g1")
+
+
 @fault("CW105", "a kubelet too old for CDI")
 def _(world):
     world.nodes["g1"]["status"]["nodeInfo"]["kubeletVersion"] = "v1.27.3"
@@ -344,6 +350,7 @@ def _(world):
 def _(world):
     text = "Allocate failed due to rpc error: code = Unknown desc = card GPU-g1-0 is fenced, which is unexpected"
     world.pods["resnet-a"]["status"] = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": text}
+    world.pods["resnet-a"]["status"]["startTime"] = at(300)
 
 
 @fault("CW304", "the sidecar looks for a GPU")
@@ -397,12 +404,47 @@ def _(world):
     world.tell("pod_cpu_cores", spiking(0.5, 1.0), namespace="serving", pod="resnet-a")
 
 
+@fault("CW404", "others on the node have the CPU, and the pod has no limit")
+def _(world):
+    starved(world)
+    del world.pods["resnet-a"]["spec"]["containers"][0]["resources"]["limits"]["cpu"]
+    world.tell("pod_cpu_cores", spiking(1.3, 0.4), namespace="serving", pod="resnet-a")
+    world.tell("pod_cpu_waiting_share", spiking(0.0, 0.7), namespace="serving", pod="resnet-a")
+
+
+@fault("CW404", "in the half hour in which a peak of load had filled the card before")
+def _(world):
+    peak = slice(SPIKE.start - 12, SPIKE.start - 2)
+
+    def both(usual, at_peak, then):
+        values = spiking(usual, then)
+        values[peak] = [at_peak] * 10
+        return values
+
+    world.service("serving/resnet", "resnet-a", p99=both(0.05, 0.4, 0.9), queue_length=both(0.2, 20.0, 30.0))
+    world.tell("slice_sm_pct", both(12.0, 30.0, 0.4), uuid="GPU-g1-0", namespace="serving", pod="resnet-a")
+    world.tell("card_busy_pct", both(55.0, 100.0, 6.0), uuid="GPU-g1-0")
+    world.metrics["replica_pods"] = [each for each in world.metrics["replica_pods"] if each[0]["pod"] != "resnet-b"]
+    world.tell("pod_cpu_cores", both(1.3, 2.0, 3.97), namespace="serving", pod="resnet-a")
+    world.tell("pod_cpu_throttled_share", both(0.0, 0.0, 0.8), namespace="serving", pod="resnet-a")
+
+
 @fault("CW404", "always short, so nothing is calm")
 def _(world):
     starved(world)
     world.service("serving/resnet", "resnet-a", p99=flat(0.7), queue_length=12.0, in_flight=8.0, limit=8.0)
     world.tell("slice_sm_pct", 1.0, uuid="GPU-g1-0", namespace="serving", pod="resnet-a")
     world.tell("pod_cpu_cores", 3.99, namespace="serving", pod="resnet-a")
+    world.tell("pod_cpu_throttled_share", 0.9, namespace="serving", pod="resnet-a")
+
+
+@fault("CW404", "always short, and nobody said what slow is")
+def _(world):
+    starved(world)
+    world.metrics["target_s"] = []
+    world.service("serving/resnet", "resnet-a", p99=4.6, target=None, qps=8.0)
+    world.tell("slice_sm_pct", 1.0, uuid="GPU-g1-0", namespace="serving", pod="resnet-a")
+    world.tell("pod_cpu_cores", 3.6, namespace="serving", pod="resnet-a")
     world.tell("pod_cpu_throttled_share", 0.9, namespace="serving", pod="resnet-a")
 
 
@@ -451,8 +493,7 @@ def _(world):
     made = world.pods["llm-a"]
     made["metadata"]["annotations"]["cardwise.dev/model"] = "llama-8b"
     world.nodes["g1"]["metadata"]["annotations"]["cardwise.dev/cached-models"] = "llama-8b"
-    made["status"]["conditions"][0]["lastTransitionTime"] = at(900)
-    made["status"]["conditions"][2]["lastTransitionTime"] = at(120)
+    world.started("llm-a", 900, ready=120)
 
 
 @fault("CW411", "liveness asks for an inference")
@@ -475,8 +516,16 @@ def _(world):
     world.service("serving/resnet", "resnet-a", "resnet-b", p99=spiking(0.05, 3.0, slice(40, 44)))
     made = world.pods["resnet-b"]
     del made["spec"]["containers"][0]["readinessProbe"]
-    made["status"]["conditions"][0]["lastTransitionTime"] = at(660)
-    made["status"]["conditions"][2]["lastTransitionTime"] = at(605)
+    world.started("resnet-b", 660, ready=605)
+
+
+@fault("CW413", "a peak that the replicas cannot serve")
+def _(world):
+    peak = {"qps": spiking(50.0, 400.0), "queue_length": spiking(0.2, 60.0), "in_flight": spiking(4.0, 32.0)}
+    world.service("serving/resnet", "resnet-a", "resnet-b", p99=spiking(0.05, 0.9), batch_mean=16.0, **peak)
+    for pod, uuid in (("resnet-a", "GPU-g1-0"), ("resnet-b", "GPU-g2-0")):
+        world.tell("slice_sm_pct", spiking(10.0, 19.5), uuid=uuid, namespace="serving", pod=pod)
+        world.tell("card_busy_pct", spiking(40.0, 97.0), uuid=uuid)
 
 
 __all__ = ["FAULTS", "SPIKE"]

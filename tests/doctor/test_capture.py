@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from datetime import timedelta
+
 import pytest
 
 from cardwise.adapters.capture import encode_capture, read_capture
@@ -10,7 +13,7 @@ from cardwise.doctor.facts import facts_of
 from cardwise.doctor.ranking import diagnose
 from cardwise.errors import InputError
 from tests.doctor.faults import FAULTS
-from tests.doctor.world import small
+from tests.doctor.world import TAKEN, small
 
 
 def again(world, folder):
@@ -55,6 +58,34 @@ def test_what_is_no_capture_is_refused_with_what_to_give(tmp_path):
     path.write_text('{"kind":"List","items":[]}')
     with pytest.raises(InputError, match="has no item of kind Node"):
         read_capture(path)
+
+
+def test_series_of_different_lengths_are_refused(tmp_path):
+    world = small()
+    world.tell("qps", [1.0, 2.0], service="serving/resnet")
+    with pytest.raises(InputError, match="series of different lengths"):
+        read_capture(world.write(tmp_path))
+
+
+@pytest.mark.parametrize("broken", [[None] * 61, [1e308] * 61, [-1.0] * 61, []], ids=["null", "1e308", "-1", "none"])
+def test_numbers_that_say_nothing_lead_to_no_finding_and_no_fault(tmp_path, broken):
+    world = small()
+    world.metrics = {query: [(labels, broken) for labels, _ in found] for query, found in world.metrics.items()}
+    assert world.diagnose(tmp_path) == ()
+
+
+def test_one_clock_that_is_far_ahead_does_not_date_a_list_by_kubectl(tmp_path):
+    world = small()
+    world.leases["kube-node-lease", "g1"] = -10 * 365 * 86400
+    told = {key: value for key, value in world.as_json().items() if key != "cardwise"}
+    path = tmp_path / "dump.json"
+    path.write_text(json.dumps(told))
+    taken = read_capture(path).taken
+    assert TAKEN - timedelta(minutes=5) < taken <= TAKEN
+
+
+def test_a_capture_is_shown_by_its_size_and_never_written_out(tmp_path):
+    assert len(repr(read_capture(small().write(tmp_path)))) < 50
 
 
 def test_an_object_of_another_shape_is_refused_by_its_kind(tmp_path):

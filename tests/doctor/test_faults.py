@@ -68,6 +68,22 @@ def test_a_cpu_bound_tokenizer_is_told_by_cpu_figures_of_the_very_times_at_which
     assert "holds it back in 80% of its periods" in text
 
 
+@pytest.mark.parametrize(
+    ("name", "told", "not_told"),
+    [
+        ("the tokenizer is bound by the CPU limit: P99 spikes while the GPU idles", "raise the CPU limit", "node"),
+        ("the tokenizer is one thread, far from the limit", "give tokenizing and decoding more threads", "limit"),
+        ("others on the node have the CPU, and the pod has no limit", "a node whose CPU is free", "limit"),
+    ],
+)
+def test_what_to_do_about_short_cpu_is_what_helps_against_that_shortness(tmp_path, name, told, not_told):
+    world = small()
+    FAULTS["CW404", name](world)
+    first = world.diagnose(tmp_path)[0].finding
+    assert told in first.action
+    assert not_told not in first.action
+
+
 def test_fifty_pods_that_wait_for_the_same_are_one_finding(tmp_path):
     world = small()
     for i in range(50):
@@ -75,6 +91,76 @@ def test_fifty_pods_that_wait_for_the_same_are_one_finding(tmp_path):
     (only,) = world.diagnose(tmp_path)
     assert "and 47 more" in only.finding.subject
     assert len(only.finding.places) == 50
+
+
+def test_three_hundred_pods_with_numbers_of_their_own_are_one_finding_with_examples(tmp_path):
+    world = small()
+    for i in range(300):
+        world.pod(f"huge-{i}", mib=30000 + i)
+    (only,) = world.diagnose(tmp_path)
+    assert only.alike == 300
+    assert only.finding.subject == "pod serving/huge-0, pod serving/huge-1, pod serving/huge-10 and 297 more"
+    assert "serving/huge-0 asks for 30000 MiB" in only.finding.cause
+    assert len(only.finding.places) == 300
+    assert len(only.finding.evidence) <= 4
+
+
+def test_a_few_that_differ_in_numbers_are_told_one_by_one(tmp_path):
+    world = small()
+    for i in range(3):
+        world.pod(f"huge-{i}", mib=30000 + i)
+    assert [each.alike for each in world.diagnose(tmp_path)] == [1, 1, 1]
+
+
+def test_of_many_alike_only_those_that_follow_from_a_cause_are_called_its_consequences(tmp_path):
+    world = small()
+    for i in range(20):
+        name = f"late-{i}"
+        world.pod(name, "g1", mib=256, pct=1, card=1)
+        world.started(name, 900 + i, ready=120 + i)
+    status = world.pods["late-7"]["status"]["containerStatuses"][0]
+    status["lastState"] = {"terminated": {"exitCode": 137, "reason": "OOMKilled", "finishedAt": at(950)}}
+    ranked = world.diagnose(tmp_path)
+    assert [(each.finding.code, each.alike, each.follows_from) for each in ranked] == [
+        ("CW408", 1, ()),
+        ("CW410", 19, ()),
+        ("CW410", 1, ("CW408",)),
+    ]
+
+
+def test_what_does_no_harm_yet_comes_after_what_does(tmp_path):
+    world = small()
+    FAULTS["CW102", "it expires in a week"](world)
+    FAULTS["CW404", "the tokenizer is one thread, far from the limit"](world)
+    assert [each.finding.code for each in world.diagnose(tmp_path)] == ["CW404", "CW102"]
+
+
+def test_all_nodes_off_to_one_side_are_the_api_servers_clock(tmp_path):
+    world = small()
+    for lease in world.leases:
+        world.leases[lease] += 4000
+    (only,) = world.diagnose(tmp_path)
+    assert "the API server's clock is 4005 s ahead of those of all 3 nodes" in only.finding.cause
+
+
+@pytest.mark.parametrize(
+    ("note", "text"),
+    [("cards", "{not json"), ("alloc", "zzz")],
+)
+def test_what_the_books_cannot_read_is_named_with_the_node_that_they_fence(tmp_path, note, text):
+    world = small()
+    broken = world.nodes["g2"] if note == "cards" else world.pods["llm-a"]
+    broken["metadata"]["annotations"][f"cardwise.dev/{note}"] = text
+    first = world.diagnose(tmp_path)[0].finding
+    assert (first.code, first.subject) == ("CW107", "node g2")
+
+
+def test_amounts_and_figures_that_no_api_server_and_no_agent_writes_end_nothing(tmp_path):
+    world = small()
+    FAULTS["CW406", "a neighbour takes more than it was granted"](world)
+    world.tell("card_holds_compute", 7.0, uuid="GPU-g1-0")
+    world.pods["resnet-a"]["spec"]["containers"][0]["resources"]["limits"]["cpu"] = "lots"
+    assert "CW406" in [each.finding.code for each in world.diagnose(tmp_path)]
 
 
 def test_a_consequence_comes_after_its_cause_and_names_it(tmp_path):
@@ -151,7 +237,7 @@ def _busy(world, draw, name, uuid, shares):
     world.tell("pod_packets_dropped_s", draw(shares), namespace="serving", pod=name)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(healthy())
 def test_a_healthy_state_has_no_finding(world):
     world.bundle = GOOD_CERTIFICATE

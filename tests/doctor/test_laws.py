@@ -48,7 +48,7 @@ def test_one_late_scrape_is_no_spike():
     assert spikes(np.array([0.1] * 30 + [5.0] + [0.1] * 30), 0.2) is None
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(-300, 20_000))
 def test_the_end_of_a_certificate_is_read_as_it_was_written(days):
     (der,) = pem_certificates(certificate(days))

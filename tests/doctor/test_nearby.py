@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import msgspec
+import numpy as np
 import pytest
 
 from cardwise.adapters.capture import Capture
-from cardwise.adapters.mps import ControlDaemon, MpsV2
+from cardwise.adapters.mps.daemon import ControlDaemon
+from cardwise.adapters.mps.v2 import MpsV2
 from cardwise.agent.settings import Settings
 from cardwise.doctor.facts import facts_of
+from cardwise.doctor.measures import Line, Metrics
 from cardwise.doctor.nearby import look
 from cardwise.doctor.ranking import diagnose
 from tests.fakes.mps import FakeMps
@@ -96,11 +100,23 @@ def test_a_cdi_file_of_another_driver_version_is_told_by_the_paths_that_are_not_
 
 
 def test_two_plugins_on_one_node_are_both_named(here):
+    """Case C14."""
     here.sockets("kubelet.sock", "cardwise.sock", "nvidia-gpu.sock")
     first = here.diagnose()[0]
     assert first.code == "CW104"
     assert "nvidia-gpu.sock" in first.evidence[0]
     assert "cardwise.sock" in first.evidence[0]
+
+
+def test_who_may_register_our_resource_is_named_by_its_socket(here):
+    """Case C14: two sockets, one resource."""
+    here.sockets("kubelet.sock", "cardwise.sock", "kubelet_internal_checkpoint", "vendor-gpu.sock")
+    lines = (Line({"node": "g1"}, np.array([0.0, 40.0])),)
+    facts = replace(facts_of(Capture(()), look(here.settings)), metrics=Metrics({"registrations": lines}))
+    first = diagnose(facts)[0].finding
+    assert first.code == "CW104"
+    assert "cardwise.dev/gpu" in first.cause
+    assert any("cardwise.sock" in each and "vendor-gpu.sock" in each for each in first.evidence)
 
 
 def test_an_agent_that_is_not_registered_is_told(here):

@@ -240,6 +240,13 @@ class World:
         ]
         self.not_ready(pod)
 
+    def started(self, pod, ago, ready):
+        """The pod's container started so many seconds ago, and was ready at a later time."""
+        status = self.pods[pod]["status"]
+        for each in status["conditions"]:
+            each["lastTransitionTime"] = at(ready if each["type"] == "Ready" else ago)
+        status["containerStatuses"][0]["state"] = {"running": {"startedAt": at(ago)}}
+
     def not_ready(self, pod):
         for each in self.pods[pod]["status"]["conditions"]:
             if each["type"] == "Ready":

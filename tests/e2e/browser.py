@@ -1,4 +1,7 @@
-"""A tab of a headless Chromium, driven by its DevTools protocol; skipped, with the reason, where there is none."""
+"""A tab of a headless Chromium, driven by its DevTools protocol, and commands that serve a page for it.
+
+Skipped, with the reason, where there is no browser.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,10 @@ import asyncio
 import base64
 import contextlib
 import os
+import re
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -78,6 +83,27 @@ class Page:
         for kind in ("keyDown", "keyUp"):
             text = {"text": "\r"} if key == "Enter" and kind == "keyDown" else {}
             await self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **text)
+
+
+@contextlib.contextmanager
+def serving_page(*arguments):
+    """A command of cardwise that serves a page, as a person starts it; yields the process and the page's address."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cardwise", *map(str, arguments), "--port", "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    try:
+        line = process.stdout.readline()
+        url = re.search(r"http://\S+", line)
+        assert url, (line, process.stderr.read() if process.poll() is not None else "")
+        yield process, url[0]
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
 
 
 @contextlib.asynccontextmanager

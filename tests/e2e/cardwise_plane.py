@@ -39,30 +39,15 @@ def wait_for(what, deadline_s=DEADLINE_S, every_s=0.05):
     return answer
 
 
-class Replica:
-    """One scheduler process."""
+class Program:
+    """A process of ours that can be killed, and started anew. log: of all its lives."""
 
-    def __init__(self, plane, name, kubeconfig, tls, folder: Path, webhook_port=0):
-        self.name = name
-        (self.port,) = free_ports(1)
-        self.folder = folder
-        settings = folder / f"{name}.toml"
-        lines = [f'host = "127.0.0.1"\nport = {self.port}\nnamespace = "default"\n']
-        if webhook_port:
-            lines.append(f'webhook-port = {webhook_port}\ntls-cert-file = "{tls.cert}"\ntls-key-file = "{tls.key}"\n')
-            lines.append(f'client-ca-file = "{plane.authority.ca}"\n')
-        settings.write_text("".join(lines))
-        self.scheme = "https" if webhook_port else "http"
-        self._command = [
-            *(sys.executable, "-m", "cardwise", "scheduler"),
-            *("--config", str(settings), "--kubeconfig", str(kubeconfig), "--identity", name),
-        ]
-        self._tls = plane.tls
+    def __init__(self, command, log: Path):
+        self._command, self._log = command, log
         self.process = None
-        self.start()
 
     def start(self):
-        with (self.folder / f"{self.name}.log").open("ab") as log:
+        with self._log.open("ab") as log:
             self.process = subprocess.Popen(self._command, stdout=log, stderr=log)
 
     def kill(self, how=signal.SIGKILL):
@@ -70,6 +55,31 @@ class Replica:
             self.process.send_signal(how)
             self.process.wait(20)
             self.process = None
+
+    def log(self):
+        return self._log.read_text()
+
+
+class Replica(Program):
+    """One scheduler process."""
+
+    def __init__(self, plane, name, kubeconfig, tls, folder: Path, webhook_port=0):
+        self.name = name
+        (self.port,) = free_ports(1)
+        settings = folder / f"{name}.toml"
+        lines = [f'host = "127.0.0.1"\nport = {self.port}\nnamespace = "default"\n']
+        if webhook_port:
+            lines.append(f'webhook-port = {webhook_port}\ntls-cert-file = "{tls.cert}"\ntls-key-file = "{tls.key}"\n')
+            lines.append(f'client-ca-file = "{plane.authority.ca}"\n')
+        settings.write_text("".join(lines))
+        self.scheme = "https" if webhook_port else "http"
+        command = [
+            *(sys.executable, "-m", "cardwise", "scheduler"),
+            *("--config", str(settings), "--kubeconfig", str(kubeconfig), "--identity", name),
+        ]
+        super().__init__(command, folder / f"{name}.log")
+        self._tls = plane.tls
+        self.start()
 
     def get(self, path):
         url = f"{self.scheme}://127.0.0.1:{self.port}{path}"
@@ -85,9 +95,6 @@ class Replica:
 
     def state(self):
         return json.loads(self.get("/state"))
-
-    def log(self):
-        return (self.folder / f"{self.name}.log").read_text()
 
 
 class Cardwise:

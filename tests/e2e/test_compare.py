@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import json
 import re
-import shutil
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -21,8 +20,10 @@ from aiohttp import web
 
 from cardwise.compare.window import read_window
 from tests.controlplane.cluster import free_ports
-from tests.e2e.test_gateway import DEADLINE_S, until
+from tests.e2e.test_gateway import started, until
+from tests.fakes.loopback import served
 from tests.gateway.world import INFER
+from tests.prometheus import must_have, prometheus_beside
 
 BODY = json.dumps({"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}]})
 SECONDS, RATE = 26, 50
@@ -51,23 +52,6 @@ scrape_configs:
 """
 
 
-@contextlib.asynccontextmanager
-async def started(*args, log):
-    """A process of ours, and the line with which it says where it listens."""
-    with log.open("ab") as out:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "cardwise", *map(str, args), stdout=asyncio.subprocess.PIPE, stderr=out
-        )
-    try:
-        async with asyncio.timeout(DEADLINE_S):
-            line = (await process.stdout.readline()).decode()
-        yield line
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
-
-
 def cards(count, busy, trouble):
     """Slices of 4096 MiB and 40 % on so many cards of 20480 MiB, one for each of the service's pods."""
     told = [f"trouble {trouble}", "cardwise_scheduler_leader 1"]
@@ -93,15 +77,8 @@ async def exporter(texts):
     async def metrics(_request):
         return web.Response(text=texts[-1])
 
-    app = web.Application()
-    app.add_routes([web.get("/metrics", metrics)])
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield runner.addresses[0][1]
-    finally:
-        await runner.cleanup()
+    async with served(web.get("/metrics", metrics)) as port:
+        yield port
 
 
 async def measured(url):
@@ -126,15 +103,10 @@ async def measured(url):
 
 
 async def scraped(prometheus):
-    async with httpx2.AsyncClient(timeout=5) as client:
+    async with httpx2.AsyncClient(timeout=20) as client:
 
         async def are_up():
-            try:
-                answer = await client.get(f"{prometheus}/api/v1/query", params={"query": "sum(up)"})
-            except httpx2.HTTPError:
-                return False
-            if answer.status_code != 200:  # it listens before it can be asked
-                return False
+            answer = await client.get(f"{prometheus}/api/v1/query", params={"query": "sum(up)"})
             found = answer.json()["data"]["result"]
             return bool(found) and found[0]["value"][1] == "2"
 
@@ -149,19 +121,10 @@ def compare(*args, cwd):
 @contextlib.asynccontextmanager
 async def watching(folder, admin, rest):
     """A Prometheus that scrapes both; its address."""
-    (port,) = free_ports(1)
     (folder / "rules.yml").write_text(RULES)
-    (folder / "prometheus.yml").write_text(SCRAPES.format(gateway=admin, rest=rest))
-    command = [f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}"]
-    command.append(f"--web.listen-address=127.0.0.1:{port}")
-    with (folder / "prometheus.log").open("wb") as out:
-        process = await asyncio.create_subprocess_exec("prometheus", *command, stdout=out, stderr=out)
-    try:
-        await scraped(f"http://127.0.0.1:{port}")
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        await process.wait()
+    async with prometheus_beside(folder, SCRAPES.format(gateway=admin, rest=rest)) as url:
+        await scraped(url)
+        yield url
 
 
 @contextlib.asynccontextmanager
@@ -172,7 +135,7 @@ async def two_windows(folder):
     engine = ("engine", "--port", engine_port, "--device", "contended", "--sigma", 0, "--kappa", 0, "--t0-ms")
     texts, spans = [cards(2, 20, 0)], []
     log = folder / "log"
-    async with exporter(texts) as rest, started("gateway", "--config", folder / "gateway.toml", log=log) as line:
+    async with exporter(texts) as rest, started("gateway", "--config", folder / "gateway.toml", log=log) as (_, line):
         gateway, admin = map(int, re.findall(r":(\d+)", line))
         async with watching(folder, admin, rest) as url:
             for t0_ms in (5, 40):
@@ -193,8 +156,7 @@ async def is_ready(admin):
 
 
 async def test_a_slower_engine_on_fewer_cards_is_a_regression(tmp_path):
-    if not shutil.which("prometheus"):
-        pytest.skip("prometheus is not on PATH: apt-get install prometheus")
+    must_have("prometheus")
     async with two_windows(tmp_path) as (url, before, after):
         args = ["--prometheus", url, "--before", before, "--after", after, "--json"]
         saves = ["--save-before", "before.json", "--save-after", "after.json"]
@@ -226,7 +188,9 @@ async def test_a_slower_engine_on_fewer_cards_is_a_regression(tmp_path):
 
     again = await asyncio.to_thread(compare, "before.json", "after.json", "--json", cwd=tmp_path)
     assert json.loads(again.stdout)["changes"] == told["changes"]  # a file tells what Prometheus told
-    assert read_window(tmp_path / "before.json").scrape_s == pytest.approx(0.5, rel=0.1)
+    kept = read_window(tmp_path / "before.json")
+    assert kept.scrape_s == pytest.approx(0.5, rel=0.1)
+    assert sum(kept.services["s"].hung_up) == 0
 
     held = {each["what"]: each for each in json.loads(of_s.stdout)["changes"]}["cards"]
     assert held["before"] == pytest.approx(0.8)  # two slices of 40 % of a card, which is more than their memory's share

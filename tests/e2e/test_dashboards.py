@@ -7,7 +7,8 @@ import contextlib
 import time
 
 from tests.dashboards.programs import POD, SERVICE, programs
-from tests.dashboards.server import BOARDS, must_have, prometheus, queries, rules, variable_queries
+from tests.dashboards.server import BOARDS, prometheus, queries, rules, variable_queries
+from tests.prometheus import must_have
 
 DEADLINE_S = 60.0
 EMPTY = (
@@ -18,6 +19,7 @@ EMPTY = (
     "cardwise_gateway_rejections_total",
     "cardwise_preemption_evictions_total",  # nobody has to go
     "cardwise_preemption_refusals_total",
+    "cardwise_consolidation_refusals_total",
     "cardwise_rescue_steps_total",
     "cardwise_scaling_",  # there are no ServicePolicies
     "cardwise_prefetch_wishes",  # nor wishes

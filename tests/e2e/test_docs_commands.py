@@ -1,7 +1,7 @@
 """The commands that README and docs show, run as a user types them: an example that fails is a lie.
 
-A fenced block marked ``console`` is run line by line (lines that begin with ``$ ``) in a copy of the checkout's example
-files. Blocks that need what a test cannot have are marked ``text``.
+The blocks marked ``console`` are run line by line in a copy of the checkout's example files; what takes a cluster is
+run by ``test_docs_cluster_commands.py``. The marks stand in ``docs_blocks.py``.
 """
 
 from __future__ import annotations
@@ -9,23 +9,22 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-BLOCK = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
-SETS_UP = re.compile(r"^\$ make\b")
+from tests.e2e.docs_blocks import ROOT, blocks
+
+SETS_UP = re.compile(r"^make\b")
 """What sets this environment up, or runs these very tests, is run by a person and by CI, not from inside a test."""
 
 
 def commands():
-    for page in PAGES:
-        for block in BLOCK.findall(page.read_text()):
-            for line in block.splitlines():
-                if line.startswith("$ ") and not SETS_UP.match(line):
-                    yield pytest.param(line[2:], id=f"{page.relative_to(ROOT)}: {line[2:]}")
+    for block in blocks():
+        if block.cluster:
+            continue
+        for command in block.run:
+            if not SETS_UP.match(command):
+                yield pytest.param(command, id=f"{block.page}: {command}")
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,11 @@ from cardwise.doctor.gathering import gather
 from cardwise.doctor.ranking import diagnose
 from cardwise.errors import ClusterError
 from tests.builders import card
+from tests.controlplane.certs import Authority
+from tests.controlplane.cluster import base64_of
+from tests.controlplane.plane import ControlPlane
 from tests.doctor.world import certificate
+from tests.e2e.cardwise_plane import Cardwise, wait_for
 
 pytestmark = pytest.mark.controlplane
 
@@ -24,9 +28,9 @@ NAMESPACE, NODE = "doctor-e2e", "doctor-gpu"
 ASK = {"cardwise.dev/gpu": "1", "cardwise.dev/gpu-memory": "40960", "cardwise.dev/gpu-cores": "20"}
 
 
-async def _gathered(kubeconfig):
+async def _gathered(kubeconfig, namespace=NAMESPACE):
     async with connect(kubeconfig) as client:
-        return await gather(client, NAMESPACE, None, datetime.now(UTC))
+        return await gather(client, namespace, None, datetime.now(UTC))
 
 
 def test_a_real_cluster_is_read_and_its_faults_are_named(control_plane):
@@ -61,3 +65,77 @@ def test_a_real_cluster_is_read_and_its_faults_are_named(control_plane):
 def test_a_user_without_rights_is_told_so(control_plane):
     with pytest.raises(ClusterError, match="403"):
         asyncio.run(_gathered(control_plane.user_kubeconfig("doctor-nobody")))
+
+
+# ---------------------------------------------------------------- whether the webhook answers
+
+HOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/cardwise"
+
+
+@pytest.fixture(scope="module")
+def cw(tmp_path_factory):
+    """cardwise with its webhook, on an API server of its own: the configuration is broken here."""
+    with Cardwise(tmp_path_factory.mktemp("cardwise"), plane=ControlPlane(tmp_path_factory.mktemp("plane"))) as found:
+        yield found
+
+
+def told_of_webhook(cw):
+    """What doctor finds of the webhook, and what was tried."""
+    capture = asyncio.run(_gathered(cw.plane.kubeconfig, None))
+    found = [each.finding for each in diagnose(facts_of(capture)) if each.finding.code == "CW101"]
+    return found, capture.beside.tried
+
+
+def test_a_webhook_that_answers_is_known_by_a_pod_that_is_never_made(cw):
+    found, tried = told_of_webhook(cw)
+    assert found == []
+    assert (tried.namespace, tried.translated) == ("default", True)
+    assert cw.plane.api("GET", "/api/v1/namespaces/default/pods")["items"] == []
+
+
+def test_a_user_who_may_not_create_pods_is_told_that_it_was_not_tried(cw):
+    rules = [
+        {"apiGroups": ["", "admissionregistration.k8s.io"], "resources": ["*"], "verbs": ["get", "list"]},
+    ]
+    cw.plane.api(
+        "POST", "/apis/rbac.authorization.k8s.io/v1/clusterroles", {"metadata": {"name": "reader"}, "rules": rules}
+    )
+    subjects = [{"kind": "User", "name": "reader", "apiGroup": "rbac.authorization.k8s.io"}]
+    role = {"kind": "ClusterRole", "name": "reader", "apiGroup": "rbac.authorization.k8s.io"}
+    binding = {"metadata": {"name": "reader"}, "subjects": subjects, "roleRef": role}
+    cw.plane.api("POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", binding)
+    kubeconfig = cw.plane.user_kubeconfig("reader")
+
+    def read():
+        try:
+            return asyncio.run(_gathered(kubeconfig, None))
+        except ClusterError:  # the API server has not heard of the binding yet
+            return None
+
+    gaps = wait_for(read).beside.gaps
+    assert any("was not tried" in gap and 'User "reader" cannot create resource "pods"' in gap for gap in gaps), gaps
+
+
+def test_a_certificate_that_the_api_server_does_not_trust_is_named_though_the_webhook_runs(cw, tmp_path):
+    right = cw.plane.api("GET", HOOKS)
+    cw.plane.api(
+        "PATCH", HOOKS, _trusting(Authority(tmp_path).ca.read_bytes()), content_type="application/json-patch+json"
+    )
+    try:
+        (only,), _ = wait_for(lambda: (told := told_of_webhook(cw)) and told[0] and told)
+    finally:
+        cw.plane.api("PUT", HOOKS, {**cw.plane.api("GET", HOOKS), "webhooks": right["webhooks"]})
+    assert "certificate signed by unknown authority" in only.evidence[0]
+    assert only.likelihood > 0.9
+
+
+def test_a_webhook_that_nobody_serves_is_named_with_the_api_servers_words(cw):
+    cw.leader.kill()
+    (only,), tried = told_of_webhook(cw)
+    assert tried.refused.startswith('failed calling webhook "pods.cardwise.dev"')
+    assert "connection refused" in only.evidence[0]
+    assert "the admission webhook cannot be asked" in only.cause
+
+
+def _trusting(bundle):
+    return [{"op": "replace", "path": "/webhooks/0/clientConfig/caBundle", "value": base64_of(bundle)}]

@@ -63,7 +63,8 @@ async def started(*args, log):
         )
     try:
         async with asyncio.timeout(DEADLINE_S):
-            yield process, (await process.stdout.readline()).decode()
+            line = (await process.stdout.readline()).decode()
+        yield process, line
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
@@ -219,7 +220,7 @@ class Space:
         flags = ("--config", path, "--kubeconfig", self.kubeconfig)
         log = self.folder / "gateway.log"
         try:
-            async with started("gateway", *flags, log=log) as (_, line):
+            async with asyncio.timeout(DEADLINE_S), started("gateway", *flags, log=log) as (_, line):
                 it = Gateway(line)
                 async with it.client:
                     yield it

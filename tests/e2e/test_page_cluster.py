@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import re
+import json
 import shutil
 import signal
 import subprocess
@@ -16,13 +15,16 @@ import pytest
 from aiohttp import web
 
 from cardwise.adapters import wire
+from cardwise.adapters.kube import feed
+from cardwise.adapters.kube.client import connect
+from cardwise.adapters.kube.port import Lost
 from cardwise.adapters.node_cards import encode_cards
 from cardwise.adapters.prometheus import Prometheus
 from cardwise.web.traffic import QUERIES, Traffic
 from tests.builders import card
 from tests.controlplane.cluster import free_ports
 from tests.controlplane.given import any_cluster
-from tests.e2e.browser import DEADLINE_S, browser
+from tests.e2e.browser import DEADLINE_S, browser, serving_page
 
 LIMITS = {wire.OWN_COUNT: 1, wire.OWN_MEMORY: 30000, wire.OWN_CORES: 20}
 METRICS = """
@@ -44,34 +46,67 @@ cardwise_gateway_target_seconds{{service="chat"}} 0.2
 """
 
 
-@contextlib.contextmanager
-def cardwise_page(*options):
-    """The command; yields the process and the page's address."""
-    command = [sys.executable, "-m", "cardwise", "page", "--port", "0", *map(str, options)]
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
-    try:
-        line = process.stdout.readline()
-        url = re.search(r"http://\S+", line)
-        assert url, (line, process.stderr.read() if process.poll() is not None else "")
-        yield process, url[0]
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
-
-
 def waiting_pod(name):
     container = {"name": "app", "image": "none", "resources": {"limits": LIMITS, "requests": LIMITS}}
     return {"metadata": {"name": name}, "spec": {"schedulerName": "cardwise", "containers": [container]}}
 
 
+class Overheard:
+    """A way to the API server that asks for a bookmark at once, and keeps what bookmarks told and where watches began.
+
+    Else one comes each minute at most. Source: KEP-3157, "WatchList".
+    """
+
+    def __init__(self, client):
+        self.request, self._client = client.request, client
+        self.begun, self.bookmarks, self.again = [], [], asyncio.Event()
+
+    @contextlib.asynccontextmanager
+    async def stream(self, path, params, idle_timeout_s):
+        self.begun.append(params["resourceVersion"])
+        if self.bookmarks:
+            self.again.set()
+        soon = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
+        async with self._client.stream(path, {**params, **soon}, idle_timeout_s) as chunks:
+            yield self._kept(chunks)
+
+    async def _kept(self, chunks):
+        async for chunk in chunks:
+            told = [json.loads(line) for line in chunk.splitlines() if b"BOOKMARK" in line]
+            self.bookmarks += [each["object"]["metadata"]["resourceVersion"] for each in told]
+            yield chunk
+
+
+async def goes_on_from_a_bookmark(client, resource):
+    """A watch that is told a bookmark, and the one after it."""
+    heard, breaks = Overheard(client), []
+
+    async def follow():
+        async for event in feed.follow(heard, resource):
+            if isinstance(event, Lost):
+                breaks.append(event.why)  # noqa: PERF401 - it never ends
+
+    task = asyncio.create_task(follow())
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            await heard.again.wait()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert breaks == []
+    assert int(heard.begun[-1]) >= int(heard.bookmarks[0])
+
+
 @pytest.mark.controlplane
-async def test_a_real_cluster_is_shown_and_followed(tmp_path):
+async def test_a_real_cluster_is_shown_and_followed(tmp_path, monkeypatch):
     with any_cluster(tmp_path / "plane") as plane:
+        monkeypatch.setattr(feed, "WATCH_S", 2)
+        async with connect(plane.kubeconfig) as client:
+            followed = (feed.PODS, feed.NODES, feed.services_in(""), feed.slices_in(""))
+            await asyncio.gather(*(goes_on_from_a_bookmark(client, each) for each in followed))
         cards = {wire.ANNOTATION_CARDS: encode_cards([card("c0"), card("c1")])}
         await asyncio.to_thread(plane.fake_node, "n0", extended={wire.OWN_COUNT: 16}, annotations=cards)
-        with cardwise_page("--kubeconfig", plane.kubeconfig) as (process, url):
+        with serving_page("page", "--kubeconfig", plane.kubeconfig) as (process, url):
             async with browser(tmp_path / "profile") as page:
                 await page.open(url)
                 assert await page.js("document.getElementById('card-c1') !== null")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 import urllib.request
@@ -16,7 +15,7 @@ from cardwise.adapters.kube.port import Evictee
 from cardwise.errors import BudgetError, ConflictError
 from tests.controlplane.cluster import FAKE, LABEL, ApiError, free_ports
 from tests.controlplane.given import any_cluster
-from tests.e2e.cardwise_plane import Cardwise, wait_for
+from tests.e2e.cardwise_plane import Cardwise, Program, wait_for
 
 pytestmark = pytest.mark.controlplane
 
@@ -46,22 +45,18 @@ def asks(mib, pct=10):
     return {wire.GPU: 1, wire.USER_MEMORY: mib, wire.USER_CORES: pct}
 
 
-class Controller:
+class Controller(Program):
     """``cardwise controller`` with this loop alone."""
 
     def __init__(self, cw, folder):
-        self._log, settings = folder / "controller.log", folder / "controller.toml"
+        settings = folder / "controller.toml"
         (self._port,) = free_ports(1)
         settings.write_text(SETTINGS.format(port=self._port))
-        self._command = [
+        command = [
             *(sys.executable, "-m", "cardwise", "controller", "--identity", "e2e"),
             *("--config", str(settings), "--kubeconfig", str(cw.plane.kubeconfig)),
         ]
-        self._process = None
-
-    def start(self):
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
+        super().__init__(command, folder / "controller.log")
 
     def leads(self):
         try:
@@ -69,12 +64,6 @@ class Controller:
                 return "cardwise_controller_leader 1.0" in answer.read().decode()
         except OSError:
             return False
-
-    def kill(self):
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait(20)
-            self._process = None
 
 
 @pytest.fixture(scope="module")

@@ -8,10 +8,8 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-import shutil
 import subprocess
 import time
-import urllib.request
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -25,7 +23,8 @@ from cardwise.core.fleet.forecast import Forecast
 from cardwise.errors import UserError
 from tests.controller.scaling_world import World
 from tests.controlplane.cluster import free_ports
-from tests.e2e.cardwise_plane import wait_for
+from tests.fakes.loopback import served
+from tests.prometheus import prometheus_in, store_history
 
 HOUR = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=3)
 """The history's last hour ends here."""
@@ -42,42 +41,18 @@ def demand(at_s):
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     """Its address. Its store has ``demand`` and scrapes an exporter at ``EXPORTER``, once there is one."""
-    if not (shutil.which("prometheus") and shutil.which("promtool")):
-        pytest.skip("prometheus and promtool are not on PATH: apt-get install prometheus")
     folder = tmp_path_factory.mktemp("prometheus")
     times = range(int(HOUR.timestamp()) - DAYS * 86400, int(HOUR.timestamp()) + 1, STEP_S)
     lines = "".join(f"demand {demand(at):.3f} {at}\n" for at in times)
-    (folder / "history").write_text(f"# TYPE demand gauge\n{lines}# EOF\n")
-    made = ["promtool", "tsdb", "create-blocks-from", "openmetrics", "--max-block-duration=720h"]  # not 2h: 340 blocks
-    made += [folder / "history", folder / "data"]
-    subprocess.run(made, check=True, capture_output=True, timeout=120)
-    port, exporter = free_ports(2)
-    (folder / "prometheus.yml").write_text(
+    wide = "--max-block-duration=720h"  # not 2h: 340 blocks
+    store_history(folder, f"# TYPE demand gauge\n{lines}# EOF\n", wide)
+    (exporter,) = free_ports(1)
+    config = (
         "scrape_configs: [{job_name: e, scrape_interval: 1s, scrape_timeout: 1s, "
         f"static_configs: [{{targets: ['127.0.0.1:{exporter}']}}]}}]\n"
     )
-    command = [
-        "prometheus",
-        f"--config.file={folder / 'prometheus.yml'}",
-        f"--storage.tsdb.path={folder / 'data'}",
-        "--storage.tsdb.retention.time=90d",
-        f"--web.listen-address=127.0.0.1:{port}",
-    ]
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-    try:
-        wait_for(lambda: _ready(port), 60)
-        yield f"http://127.0.0.1:{port}", exporter
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
-def _ready(port):
-    try:
-        return urllib.request.urlopen(f"http://127.0.0.1:{port}/-/ready", timeout=2).status == 200
-    except OSError:
-        return False
+    with prometheus_in(folder, config, "--storage.tsdb.retention.time=90d") as url:
+        yield url, exporter
 
 
 @pytest.fixture
@@ -126,15 +101,8 @@ async def test_an_exporter_that_dies_is_silent_at_once(server, prometheus):
     async def metrics(_request):
         return web.Response(text="# TYPE alive gauge\nalive 7\n")
 
-    app = web.Application()
-    app.add_routes([web.get("/metrics", metrics)])
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", server[1]).start()
-    try:
+    async with served(web.get("/metrics", metrics), port=server[1]):
         await _until(lambda value: value == 7, prometheus)
-    finally:
-        await runner.cleanup()
     died = time.monotonic()
     await _until(lambda value: value is None, prometheus)
     assert time.monotonic() - died < 60  # its samples may be 300 s old: it is told by the stale marker

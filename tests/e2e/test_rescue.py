@@ -6,7 +6,6 @@ The scheduler and the loop are processes of their own.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import threading
 from dataclasses import replace
@@ -15,9 +14,10 @@ import pytest
 
 from cardwise.adapters import wire
 from tests.builders import card
+from tests.controlplane.cluster import free_ports
 from tests.controlplane.given import any_cluster
 from tests.controlplane.plane import ControlPlane
-from tests.e2e.cardwise_plane import Cardwise, wait_for
+from tests.e2e.cardwise_plane import Cardwise, Program, wait_for
 
 pytestmark = pytest.mark.controlplane
 
@@ -29,6 +29,23 @@ CONTROLLERS = (
     "garbage-collector-controller",
 )
 SETTINGS = {"fenced-s": 0.5, "lost-s": 2.0, "settle-s": 3.0, "pending-s": 60.0}
+MAKES_ROOM = """
+namespace = "default"
+lease = "e2e-consolidation-{port}"
+host = "127.0.0.1"
+port = {port}
+[preemption]
+wait-s = 1.0
+settle-s = 1.0
+[consolidation]
+wait-s = 2.0
+[rescue]
+settle-s = 3.0
+[prefetch]
+enabled = false
+[scaling]
+enabled = false
+"""
 APPS = "/apis/apps/v1/namespaces/default"
 PODS = "/api/v1/namespaces/default/pods"
 BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
@@ -83,27 +100,23 @@ def _serves(pod):
     return ready and "deletionTimestamp" not in pod["metadata"]
 
 
-class Controller:
+class Controller(Program):
     """The loop's process."""
 
     def __init__(self, cw, folder):
-        self._log = folder / "rescuing.log"
         kubeconfig = str(cw.plane.kubeconfig)
-        self._command = [sys.executable, "-m", "tests.e2e.rescuing_process", kubeconfig, json.dumps(SETTINGS)]
-        self._process = None
+        command = [sys.executable, "-m", "tests.e2e.rescuing_process", kubeconfig, json.dumps(SETTINGS)]
+        super().__init__(command, folder / "rescuing.log")
 
-    def start(self):
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
 
-    def kill(self):
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait(20)
-            self._process = None
+class WholeController(Program):
+    """``cardwise controller``, which also decides who makes room for whom."""
 
-    def log(self):
-        return self._log.read_text()
+    def __init__(self, cw, folder):
+        settings, (port,) = folder / "controller.toml", free_ports(1)
+        settings.write_text(MAKES_ROOM.format(port=port))
+        config = ["--config", str(settings), "--kubeconfig", str(cw.plane.kubeconfig), "--identity", "e2e"]
+        super().__init__([sys.executable, "-m", "cardwise", "controller", *config], folder / "controller.log")
 
 
 @pytest.fixture(scope="module")
@@ -139,6 +152,14 @@ def cw(installed, kubelets):
 @pytest.fixture
 def controller(cw, tmp_path):
     made = Controller(cw, tmp_path)
+    made.start()
+    yield made
+    made.kill()
+
+
+@pytest.fixture
+def room_maker(cw, tmp_path):
+    made = WholeController(cw, tmp_path)
     made.start()
     yield made
     made.kill()
@@ -292,3 +313,41 @@ def test_pods_that_carry_a_copied_mark_of_a_release_are_nobody_to_evict(cw, kube
     fence(cw, sick)
     settled(cw, {sick})
     assert kubelets.lowest == {"copied": 2, "web": 2}
+
+
+def two_pieces(cw, kubelets):
+    """Two cards, each with a service on it, and no card with 20000 MiB free: node by pod of the smaller one."""
+    cw.node("n0")
+    deploy(cw, kubelets, "large", replicas=1, mib=16000)
+    cw.node("n1")
+    return deploy(cw, kubelets, "small", replicas=1, mib=8000)
+
+
+def waits(cw):
+    """A service whose one replica finds no place."""
+    limits = {wire.GPU: "1", wire.USER_MEMORY: "20000", wire.USER_CORES: "10"}
+    spec = {"containers": [{"name": "app", "image": "none", "resources": {"limits": limits}}]}
+    body = {"replicas": 1, "selector": {"matchLabels": {"app": "waits"}}}
+    body["template"] = {"metadata": {"labels": {"app": "waits"}}, "spec": spec}
+    cw.plane.api("POST", f"{APPS}/deployments", {"metadata": {"name": "waits"}, "spec": body})
+    (name,) = wait_for(lambda: where(cw, "waits"))
+    return name
+
+
+def test_a_replica_moves_for_a_pod_that_waits_nobody_misses_it_and_killed_meanwhile_the_controller_goes_on(
+    cw, kubelets, room_maker
+):
+    assert set(two_pieces(cw, kubelets).values()) == {"n1"}
+    kubelets.held.add("n0")  # the successor starts, and is not ready
+    name = waits(cw)
+    wait_for(lambda: len(where(cw, "small")) == 2, 120)
+    room_maker.kill()
+    kubelets.held.clear()
+    wait_for(lambda: len([each for each in pods(cw, "small") if _serves(each)]) == 2)
+    assert where(cw, "waits") == {name: None}
+    room_maker.start()
+    wait_for(lambda: where(cw, "waits") == {name: "n1"}, 120)
+    wait_for(lambda: list(where(cw, "small").values()) == ["n0"])
+    assert (kubelets.lowest["small"], kubelets.lowest["large"]) == (1, 1)
+    (told,) = cw.events(name, "CardwiseMakingRoom")
+    assert "to n0; each serves until its successor is ready" in str(told)

@@ -27,7 +27,7 @@ from cardwise.adapters.policies import FIELD_MANAGER, Policies
 from cardwise.controller.forecasting import Forecasting
 from cardwise.controller.scaling import Scaling
 from tests.controlplane.cluster import ApiError, free_ports
-from tests.e2e.cardwise_plane import wait_for
+from tests.e2e.cardwise_plane import Program, wait_for
 
 pytestmark = pytest.mark.controlplane
 
@@ -410,25 +410,21 @@ async def test_whether_its_replicas_are_on_two_nodes_is_seen(space):
 # ---------------------------------------------------------------- the program
 
 
-class Process:
+class Process(Program):
     """``cardwise controller``, as administrator: its other loops need more rights than these tests give."""
 
     def __init__(self, folder, kubeconfig):
         (self.port,) = free_ports(1)
-        self.log = folder / "controller.log"
         settings = folder / "controller.toml"
         settings.write_text(
             f'namespace = "default"\nlease = "e2e-{self.port}"\nhost = "127.0.0.1"\nport = {self.port}\n'
         )
-        self._command = [
+        command = [
             *(sys.executable, "-m", "cardwise", "controller"),
             *("--config", str(settings), "--kubeconfig", str(kubeconfig), "--identity", "e2e"),
         ]
+        super().__init__(command, folder / "controller.log")
         self.start()
-
-    def start(self):
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(self._command, stdout=log, stderr=log)
 
     def end(self, how=signal.SIGTERM):
         self.process.send_signal(how)

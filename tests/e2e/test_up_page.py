@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import signal
@@ -16,7 +15,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.e2e.browser import DEADLINE_S, LEAST_CONTRAST, browser
+from tests.e2e.browser import DEADLINE_S, LEAST_CONTRAST, browser, serving_page
 
 CARDWISE = (sys.executable, "-m", "cardwise")
 POD = """
@@ -33,25 +32,9 @@ spec:
 """
 
 
-@contextlib.contextmanager
 def up(*options):
     """`cardwise up` as a person starts it; yields the process and the page's address."""
-    process = subprocess.Popen(
-        [*CARDWISE, "up", "--port", "0", *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )
-    try:
-        line = process.stdout.readline()
-        url = re.search(r"http://\S+", line)
-        assert url, (line, process.stderr.read() if process.poll() is not None else "")
-        yield process, url[0]
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
+    return serving_page("up", *options)
 
 
 async def test_the_page_shows_every_card_and_why_a_pod_waits(tmp_path):

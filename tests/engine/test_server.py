@@ -13,11 +13,9 @@ from cardwise.engine.settings import OverMemory, Settings
 from cardwise.errors import UserError
 from tests.engine.asked import INFER, batch, completion, engine_and_client, outputs_of
 
-LATE_S = 0.25
-"""How much later than planned an answer may come on a busy test machine. Never earlier."""
-
 
 async def seconds(awaitable):
+    """How long it took: an answer never comes before its time; how much later is the machine's, and not asserted."""
     start_s = time.monotonic()
     result = await awaitable
     return time.monotonic() - start_s, result
@@ -38,21 +36,23 @@ def asks(client, ids_list, path=INFER):
 
 
 async def test_a_batch_takes_the_time_of_the_cost_model():
-    async with engine_and_client(t0_ms=40.0, t1_ms=20.0) as (_, client):
+    async with engine_and_client(t0_ms=40.0, t1_ms=20.0) as (engine, client):
         took_s, _ = await seconds(client.post(INFER, json=batch([1, 2, 3])))
-        assert 0.100 <= took_s < 0.100 + LATE_S
+        assert took_s >= 0.100
+        assert engine.replica.device.busy_s == pytest.approx(0.100)
 
 
 async def test_a_serial_card_does_one_request_at_a_time():
-    async with engine_and_client(t0_ms=50.0) as (_, client):
+    async with engine_and_client(t0_ms=50.0) as (engine, client):
         took_s, _ = await seconds(asyncio.gather(*asks(client, [[1], [2], [3], [4]])))
-        assert 0.200 <= took_s < 0.200 + LATE_S
+        assert took_s >= 0.200
+        assert engine.replica.device.busy_s == pytest.approx(0.200)
 
 
 async def test_requests_on_a_contended_card_slow_each_other_as_the_law_says():
     async with engine_and_client(device="contended", t0_ms=100.0, sigma=0.1, kappa=0.036) as (_, client):
         took_s, _ = await seconds(asyncio.gather(*asks(client, [[each] for each in range(5)])))
-        assert 0.200 <= took_s < 0.212 + LATE_S  # 5 at a time: 2.12 times; they do not come in the same instant
+        assert took_s >= 0.212  # 500 ms of work, 5 at a time at most: at 5 / 2.12 times the speed of one
 
 
 async def test_tokens_come_slower_when_more_sequences_run():
@@ -60,8 +60,8 @@ async def test_tokens_come_slower_when_more_sequences_run():
         one_s, _ = await seconds(client.post("/v1/completions", json=completion(10)))
         many = (client.post("/v1/completions", json=completion(10)) for _ in range(4))
         four_s, _ = await seconds(asyncio.gather(*many))
-        assert 0.100 <= one_s < 0.100 + LATE_S
-        assert 0.300 <= four_s < 0.440 + LATE_S  # 4 times 10 ms a step, but for the first, which some of them miss
+        assert one_s >= 0.100
+        assert four_s >= 0.300  # 4 times 10 ms a step, but for the first, which some of them miss
 
 
 async def test_tokens_are_sent_when_they_are_made():
@@ -71,37 +71,48 @@ async def test_tokens_are_sent_when_they_are_made():
             async for line in answer.aiter_lines():
                 times += [time.monotonic() - start_s] if line else []
         assert all(now_s >= 0.030 * number for number, now_s in enumerate(times[:4], 1))
-        assert times[0] < times[3] - 0.060
+
+
+async def test_the_first_token_does_not_wait_for_the_last():
+    an_hour = 120_000  # tokens, of 30 ms each
+    async with engine_and_client(t0_ms=30.0) as (engine, client):
+        async with client.stream("POST", "/v1/completions", json=completion(an_hour, stream=True)) as answer:
+            assert '.0"' in await anext(answer.aiter_lines())
+        assert engine.replica.executed.requests == 0
 
 
 # ---------------------------------------------------------------- start
 
 
 async def test_a_replica_that_loads_is_alive_but_not_ready():
-    async with engine_and_client(load_s=0.3) as (engine, client):
+    async with engine_and_client(load_s=3600.0) as (_, client):
         assert (await client.get("/v2/health/live")).status_code == 200
         assert (await client.get("/v2/health/ready")).status_code == 503
         assert (await client.post(INFER, json=batch([1]))).status_code == 503
+
+
+async def test_a_replica_that_has_loaded_is_ready():
+    async with engine_and_client(load_s=0.1) as (engine, client):
         await until(lambda: engine.replica.is_ready)
         assert (await client.get("/v2/models/emulated/ready")).status_code == 200
         assert (await client.post(INFER, json=batch([1]))).status_code == 200
 
 
 async def test_only_the_first_request_pays_for_a_cold_start():
-    async with engine_and_client(first_request_s=0.3) as (_, client):
+    async with engine_and_client(first_request_s=0.3) as (engine, client):
         first_s, _ = await seconds(client.post(INFER, json=batch([1])))
-        second_s, _ = await seconds(client.post(INFER, json=batch([1])))
+        await client.post(INFER, json=batch([1]))
         assert first_s >= 0.3
-        assert second_s < 0.2
+        assert engine.replica.device.busy_s == pytest.approx(0.3)
 
 
 async def test_with_warm_up_the_engine_pays_it_before_it_is_ready():
+    start_s = time.monotonic()
     async with engine_and_client(first_request_s=0.3, warm_up=True) as (engine, client):
-        assert not engine.replica.is_ready
-        ready_s, _ = await seconds(until(lambda: engine.replica.is_ready))
-        assert ready_s > 0.1
-        first_s, _ = await seconds(client.post(INFER, json=batch([1])))
-        assert first_s < 0.2
+        await until(lambda: engine.replica.is_ready)
+        assert time.monotonic() - start_s >= 0.299  # a loop may call 1 ms early
+        assert (await client.post(INFER, json=batch([1]))).status_code == 200
+        assert engine.replica.device.busy_s == 0
 
 
 # ---------------------------------------------------------------- what is counted
@@ -254,8 +265,11 @@ async def test_a_hang_notices_that_the_client_leaves_and_a_half_open_connection_
         await writer.wait_closed()
         assert (await client.get("/v2/health/live")).status_code == 200
         await client.aclose()
-        await asyncio.sleep(0.05)
-        assert len(engine.listener.connections) == (0 if notices else 1)
+        if notices:
+            await until(lambda: not engine.listener.connections)
+        else:
+            await asyncio.sleep(0.05)
+            assert len(engine.listener.connections) == 1
 
 
 async def test_an_answer_of_the_wrong_shape_is_one_row_short():
@@ -334,12 +348,11 @@ async def test_faults_are_changed_while_it_runs():
 
 
 async def test_more_contention_is_felt_by_what_already_runs():
-    async with engine_and_client(device="contended", t0_ms=200.0, sigma=0.0, kappa=0.5) as (_, client):
-        asked = asyncio.gather(*asks(client, [[1], [2]]))  # 200 ms times 1 + 0.5 * 2
-        await asyncio.sleep(0.02)
+    async with engine_and_client(device="contended", t0_ms=200.0, sigma=0.0, kappa=1e4) as (engine, client):
+        asked = asks(client, [[1], [2]])  # 200 ms times 20,000: more than an hour
+        await until(lambda: len(engine.replica.executed.begun) == 2)
         await client.post("/faults", json={"contention-factor": 0})
-        took_s, _ = await seconds(asked)
-        assert took_s < 0.38
+        assert [each.status_code for each in await asyncio.gather(*asked)] == [200, 200]
 
 
 async def test_the_test_doors_are_shut_by_default():

@@ -6,6 +6,8 @@ import contextlib
 
 from aiohttp import web
 
+from tests.fakes.loopback import served
+
 
 class FakePrometheus:
     """values: the number, or list of numbers, by query; a query that is not in it has no series.
@@ -22,16 +24,10 @@ class FakePrometheus:
 
     @contextlib.asynccontextmanager
     async def serving(self):
-        app = web.Application()
-        app.add_routes([web.post("/api/v1/query", self._instant), web.post("/api/v1/query_range", self._range)])
-        runner = web.AppRunner(app, access_log=None)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        try:
+        asked = web.post("/api/v1/query", self._instant), web.post("/api/v1/query_range", self._range)
+        async with served(*asked) as port:
+            self.url = f"http://127.0.0.1:{port}"
             yield self
-        finally:
-            await runner.cleanup()
 
     async def _instant(self, request):
         told = await self._told(request)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from cardwise.gateway import discovering, membership
 from cardwise.gateway.discovering import Slices
@@ -144,9 +146,11 @@ async def test_while_the_api_server_is_away_replicas_stay_as_they_were_told_last
     async with upstream(echo) as replica, gateway(cluster, named()) as world, world.client() as client:
         cluster.all_slices(slice_at(replica.url))
         await until(lambda: world.service.is_ready)
-        for _ in range(3):
-            cluster.lost()
-        await until(lambda: world.gateway.discovery.breaks["ns"] == 3)
+        with capture_logs() as logs:
+            for _ in range(3):
+                cluster.lost()
+            await until(lambda: world.gateway.discovery.breaks["ns"] == 3)
+        assert [each["event"] for each in logs] == ["the watch broke; replicas stay as they are"]  # said once
         await asyncio.sleep(0.5)
         assert await answers(client) == [200] * 12
         assert number((await world.admin("/metrics")).text, "cardwise_gateway_cluster_breaks_total") == 3
@@ -190,6 +194,18 @@ async def test_the_queue_grows_and_shrinks_with_the_replicas():
 # ---------------------------------------------------------------- Services that opt in
 
 
+@contextlib.asynccontextmanager
+async def opted_in():
+    """A Service that opted in, with a depth of 7 and one replica, which is ready."""
+    cluster = Cluster()
+    async with upstream(echo) as replica, gateway(cluster, open_to("ns")) as world:
+        cluster.all_slices(slice_at(replica.url))
+        cluster.all_services(annotated(depth="7"))
+        front = world.gateway.front
+        await until(lambda: front.services and front.services[0].is_ready)
+        yield cluster, replica, world
+
+
 async def test_a_service_that_opts_in_is_served_and_drains_when_it_no_longer_does():
     cluster, held = Cluster(), Held()
     async with upstream(held) as replica, gateway(cluster, open_to("ns")) as world, world.client() as client:
@@ -217,12 +233,8 @@ async def test_a_service_that_opts_in_is_served_and_drains_when_it_no_longer_doe
 
 
 async def test_other_settings_count_when_a_replica_is_warm_under_them_and_nobody_is_refused():
-    cluster = Cluster()
-    async with upstream(echo) as replica, gateway(cluster, open_to("ns")) as world, world.client() as client:
-        cluster.all_slices(slice_at(replica.url))
-        cluster.all_services(annotated(depth="7"))
+    async with opted_in() as (cluster, replica, world), world.client() as client:
         front = world.gateway.front
-        await until(lambda: front.services and front.services[0].is_ready)
         told = []
 
         async def ask():
@@ -235,7 +247,7 @@ async def test_other_settings_count_when_a_replica_is_warm_under_them_and_nobody
         await asyncio.sleep(0.3)
         assert front.services[0].settings.depth == 7
         replica.ready = True
-        await asyncio.wait_for(asking, 10)
+        await asyncio.wait_for(asking, 40)
         assert set(told) == {200}
         assert await answers(client) == [200] * 12
 
@@ -245,12 +257,8 @@ async def test_annotations_that_never_rest_begin_a_service_now_and_then_and_the_
     monkeypatch.setattr(discovering, "SETTLE_S", 0.3)
     begun = []
     monkeypatch.setattr(discovering, "Service", lambda settings: begun.append(settings) or Service(settings))
-    cluster = Cluster()
-    async with upstream(echo) as replica, gateway(cluster, open_to("ns")) as world, world.client() as client:
-        cluster.all_slices(slice_at(replica.url))
-        cluster.all_services(annotated(depth="7"))
+    async with opted_in() as (cluster, _, world), world.client() as client:
         front = world.gateway.front
-        await until(lambda: front.services and front.services[0].is_ready)
         for depth in range(8, 108):
             cluster.put_service(annotated(depth=str(depth)))
             cluster.put_service(annotated(gateway="") if depth % 10 == 0 else annotated(depth=str(depth)))
@@ -262,12 +270,8 @@ async def test_annotations_that_never_rest_begin_a_service_now_and_then_and_the_
 
 
 async def test_a_service_that_leaves_before_its_turn_does_not_come():
-    cluster = Cluster()
-    async with upstream(echo) as replica, gateway(cluster, open_to("ns")) as world:
-        cluster.all_slices(slice_at(replica.url))
-        cluster.all_services(annotated(depth="7"))
+    async with opted_in() as (cluster, _, world):
         front, found = world.gateway.front, world.gateway.discovery
-        await until(lambda: front.services and front.services[0].is_ready)
         cluster.put_service(annotated(depth="8"))
         await until(lambda: found._settling)
         cluster.put_service(annotated(gateway=""))
@@ -276,12 +280,8 @@ async def test_a_service_that_leaves_before_its_turn_does_not_come():
 
 
 async def test_a_request_whose_service_changes_while_its_body_comes_is_served_by_the_next():
-    cluster = Cluster()
-    async with upstream(echo) as replica, gateway(cluster, open_to("ns")) as world:
-        cluster.all_slices(slice_at(replica.url))
-        cluster.all_services(annotated(depth="7"))
+    async with opted_in() as (cluster, _, world):
         front = world.gateway.front
-        await until(lambda: front.services and front.services[0].is_ready)
         (first,) = front.services
         reader, writer = await world.connect()
         writer.write(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhel")
@@ -289,7 +289,7 @@ async def test_a_request_whose_service_changes_while_its_body_comes_is_served_by
         cluster.put_service(annotated(depth="9"))
         await until(lambda: first.is_closed)
         writer.write(b"lo")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             assert (await reader.readuntil(b"hello")).startswith(b"HTTP/1.1 200")
         writer.close()
 

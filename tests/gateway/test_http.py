@@ -10,7 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cardwise.adapters.http1.server import Limits, Server, _Connection
+from cardwise.adapters.http1.connection import Connection
+from cardwise.adapters.http1.limits import Limits
+from cardwise.adapters.http1.server import Server
+from tests.gateway.conversation import Wire
 from tests.gateway.world import echo, gateway, service, until, upstream
 
 
@@ -55,7 +58,7 @@ async def talk(port, data, *, end=False):
     writer.write(data)
     if end:
         writer.write_eof()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(40):
         got = await reader.read()
     writer.close()
     return got
@@ -345,36 +348,6 @@ PIECES = st.sampled_from(
 )
 
 
-class Wire:
-    """A transport that keeps what is written."""
-
-    def __init__(self):
-        self.written, self.closed = b"", False
-
-    def write(self, data):
-        assert not self.closed
-        self.written += data
-
-    def close(self):
-        self.closed = True
-
-    abort = close
-
-    def is_closing(self):
-        return self.closed
-
-    def can_write_eof(self):
-        return False
-
-    def pause_reading(self):
-        pass
-
-    resume_reading = pause_reading
-
-    def get_extra_info(self, _name):
-        return ("127.0.0.1", 1)
-
-
 @given(st.lists(PIECES | st.binary(max_size=20), max_size=12), st.integers(1, 60))
 def test_whatever_comes_in_whatever_parts_every_answer_is_one_and_nothing_is_kept(pieces, size):
     """Not on a socket: thousands of conversations, and what is cut into other parts must be answered alike."""
@@ -382,7 +355,7 @@ def test_whatever_comes_in_whatever_parts_every_answer_is_one_and_nothing_is_kep
     async def talk_to(step):
         handler = Handler()
         server = Server(handler, Limits(head=4096))
-        connection, wire = _Connection(server), Wire()
+        connection, wire = Connection(server), Wire()
         connection.connection_made(wire)
         data = b"".join(pieces)
         for start in range(0, len(data), step):

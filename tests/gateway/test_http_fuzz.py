@@ -16,7 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from cardwise.adapters.http1.server import Limits, Server, _Connection
+from cardwise.adapters.http1.connection import Connection
+from cardwise.adapters.http1.limits import Limits
+from cardwise.adapters.http1.server import Server
+from tests.gateway.conversation import Wire
 
 LIMITS = Limits(head=2048, headers=20, body=5000)
 
@@ -46,53 +49,6 @@ class Handler:
 
     def answer(self, exchange):
         exchange.answer(200, b"%b %b:%b" % (exchange.method.encode(), exchange.target.encode("latin-1"), exchange.body))
-
-
-class Wire:
-    """A transport. What comes is handed on, unless reading is paused."""
-
-    def __init__(self):
-        self.written, self.closed, self.paused = b"", False, False
-        self.waiting = deque()
-        self.connection = None
-
-    def come(self, data):
-        self.waiting.append(data)
-        self._hand_on()
-
-    def _hand_on(self):
-        while self.waiting and not self.paused and not self.closed:
-            self.connection.data_received(self.waiting.popleft())
-
-    def write(self, data):
-        assert not self.closed
-        self.written += data
-
-    def close(self):
-        self.closed = True
-
-    abort = close
-
-    def is_closing(self):
-        return self.closed
-
-    def can_write_eof(self):
-        return True
-
-    def write_eof(self):
-        pass
-
-    def pause_reading(self):
-        assert not self.paused
-        self.paused = True
-
-    def resume_reading(self):
-        assert self.paused
-        self.paused = False
-        asyncio.get_running_loop().call_soon(self._hand_on)
-
-    def get_extra_info(self, _name):
-        return ("127.0.0.1", 1)
 
 
 class Told(NamedTuple):
@@ -136,7 +92,7 @@ async def talk(parts):
     """Hand on the parts, answer what is held in between, and look at what is left."""
     handler = Handler()
     server = Server(handler, LIMITS)
-    connection, wire = _Connection(server), Wire()
+    connection, wire = Connection(server), Wire()
     wire.connection = connection
     connection.connection_made(wire)
     with capture_logs() as logs:
@@ -220,7 +176,7 @@ PLACES = st.lists(st.integers(0, 2000), max_size=12)
 
 
 @given(st.lists(requests(), max_size=6), PLACES)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_every_request_is_answered_once_in_order_however_it_was_cut(each, places):
     data = b"".join(each)
     got = asyncio.run(talk(cut(data, places)))
@@ -252,7 +208,7 @@ def body_of(request):
 
 
 @given(mutated() | st.binary(max_size=200), PLACES, PLACES)
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_the_same_bytes_get_the_same_answers_however_they_were_cut(data, one, other):
     got, again = asyncio.run(talk(cut(data, one))), asyncio.run(talk(cut(data, other)))
     for (status, body, closes), (its_status, its_body, also_closes) in zip(got.answers, again.answers, strict=False):

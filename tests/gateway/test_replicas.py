@@ -159,7 +159,7 @@ async def test_silence_within_an_answer_ends_it():
     async with upstream(stalls) as replica, gateway(service(replica.url, silence_ms=150)) as world:
         reader, writer = await world.connect()
         writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             assert (await reader.read()).endswith(b"half")
         writer.close()
         await until(world.at_rest)

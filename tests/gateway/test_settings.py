@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 import msgspec
 import pytest
@@ -36,6 +37,22 @@ def night(**more):
 )
 def test_a_profile_counts_by_the_clock_of_its_zone(when, max_batch):
     assert plan_at(oip(URL, profiles=[night()]), at(when)).policy.max_batch == max_batch
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "minutes"),
+    [
+        pytest.param("2026-03-28T20:00", "2026-03-29T06:00", 7 * 60, id="they go forward, it is an hour shorter"),
+        pytest.param("2026-10-24T19:00", "2026-10-25T07:00", 9 * 60, id="they go back, and an hour holds twice"),
+    ],
+)
+def test_a_night_in_which_the_clocks_are_changed_is_one_night(begin, end, minutes):
+    settings, now, inside = oip(URL, profiles=[night()]), at(begin), []
+    while now < at(end):
+        inside.append(plan_at(settings, now).policy.max_batch == 64)
+        now += timedelta(minutes=1)
+    assert sum(inside) == minutes
+    assert sum(one != other for one, other in pairwise(inside)) == 2, "it begins once, and ends once"
 
 
 def test_a_night_belongs_to_the_day_on_which_it_begins():

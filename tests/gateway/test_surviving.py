@@ -16,7 +16,8 @@ import sys
 import httpx2
 import pytest
 
-from cardwise.adapters.http1.server import Limits, Server
+from cardwise.adapters.http1.limits import Limits
+from cardwise.adapters.http1.server import Server
 from cardwise.engine.server import running
 from cardwise.engine.settings import Settings as EngineSettings
 from tests.gateway.world import INFER, echo, gateway, oip, service, until, upstream
@@ -55,7 +56,7 @@ async def said_to(port, data):
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(data)
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(40):
             return await reader.read()
     except ConnectionError:
         return b""
@@ -83,7 +84,7 @@ async def test_a_connection_too_many_can_read_that_it_is():
 
 
 async def test_who_is_turned_away_and_does_not_leave_is_left_after_a_while(monkeypatch):
-    monkeypatch.setattr("cardwise.adapters.http1.server._LINGER_S", 0.1)
+    monkeypatch.setattr("cardwise.adapters.http1.connection._LINGER_S", 0.1)
     server = Server(Answering(), Limits(connections=16))
     port = await server.listen("127.0.0.1", 0)
     with idle_connections(port, 18):
@@ -102,7 +103,7 @@ async def test_a_request_that_meets_the_end_of_its_kept_connection_is_answered()
         draining = asyncio.create_task(world.gateway.drain())
         await until(lambda: world.gateway.server.is_draining)
         writer.write(POST)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             got = await reader.read()
         assert got.startswith(b"HTTP/1.1 503")
         assert b"x-cardwise-reason: draining" in got
@@ -173,7 +174,11 @@ async def test_clients_that_only_hold_connections_do_not_take_the_files_that_rep
                 assert (await kept.post(url, content=b"x")).status_code == 200
                 await asyncio.sleep(0.15)
             assert (await kept.get(f"http://127.0.0.1:{admin_port}/readyz")).status_code == 200
-            assert (await said_to(port, asked_at_once))[9:12] == b"%d" % status
+            told = b""
+            async with asyncio.timeout(20):
+                while not told:  # beyond a share of those too many they are closed at once, which may be a reset
+                    told = await said_to(port, asked_at_once)
+            assert told[9:12] == b"%d" % status
 
 
 async def test_that_there_is_no_file_for_a_connection_is_not_held_against_the_replica():
@@ -181,7 +186,7 @@ async def test_that_there_is_no_file_for_a_connection_is_not_held_against_the_re
     async with upstream(echo) as replica, gateway(service(replica.url, keep_alive_s=0.05)) as world:
         reader, writer = await world.connect()
         await until(lambda: not world.replica.pool._all)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(40):
             with no_files_left():
                 writer.write(POST)
                 await until(lambda: world.replica.in_flight)

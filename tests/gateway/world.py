@@ -61,7 +61,7 @@ class World:
     def at_rest(self):
         """Nothing waits and nothing is in flight: all places have been given back."""
         each = self.service
-        return not (each.backlog.queued or each._waiting or each._again or each._aside) and all(
+        return not (each.backlog.queued or len(each.backlog) or each._again or each._aside) and all(
             not replica.in_flight for replica in each.replicas
         )
 

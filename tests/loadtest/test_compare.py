@@ -128,6 +128,34 @@ def test_errors_at_a_load_that_held_are_a_regression():
     assert verdict(told, "stability") is Verdict.WORSE
 
 
+def test_one_error_in_a_hundred_requests_may_be_chance():
+    """One toss of a coin; the file is not blamed for it, nor called as good as before."""
+    failing = measured(2, count=100, outcomes=Outcomes(ok=99, error=1), good=99)
+    told = compare(curve(measured(1, count=100)), curve(failing), NAMES)
+    failed = next(each for each in told.changes if each.what == "errors and timeouts")
+    assert (failed.verdict, failed.note) == (Verdict.UNKNOWN, "too few requests to tell from chance")
+    assert not told.is_regression
+
+
+@pytest.mark.parametrize(
+    ("lost", "what"),
+    [({"rejected": 36}, "refused"), ({"timeout": 36}, "errors and timeouts")],
+    ids=["refused", "cut off"],
+)
+def test_a_p99_that_is_better_for_the_hundredth_that_was_lost_is_a_regression(lost, what):
+    """Of 4,000 requests 36 are 0.9 %: the slowest, which the P99 is of no more."""
+    losing = measured(2, scale=0.7, outcomes=Outcomes(ok=3964, **lost), good=3964)
+    told = compare(curve(measured(1)), curve(losing), NAMES)
+    assert p99(told).verdict is Verdict.BETTER
+    assert next(each for each in told.changes if each.what == what).verdict is Verdict.WORSE
+    assert told.is_regression
+
+
+def test_tests_in_the_wrong_order_are_told():
+    told = compare(curve(measured(1), started="2026-12-01T10:00:00+00:00"), curve(measured(2)), NAMES)
+    assert "before was measured later than after: exchange them, unless a change was taken back" in told.notes
+
+
 def test_rejections_at_a_load_that_held_are_a_regression():
     rejecting = measured(2, outcomes=Outcomes(ok=3000, rejected=1000), good=3000)
     told = compare(curve(measured(1)), curve(rejecting), NAMES)

@@ -38,7 +38,7 @@ def run(past, regime=Regime.FILL, load=1.3, seed=1, policy=BEST_FIT, **more):
 
 
 @given(st.integers(0, 50), st.sampled_from([0.5, 1.0, 1.3]))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_fill_asks_for_the_load_and_not_a_pod_more(seed, load):
     past = synthesize(20, 3)
     workload = make_workload(past, Regime.FILL, load=load, seed=seed)

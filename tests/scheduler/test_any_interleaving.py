@@ -383,5 +383,5 @@ def _changed(before, **status):
     return type(before)(metadata, spec, made.status)
 
 
-AnyInterleaving.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+AnyInterleaving.TestCase.settings = settings(max_examples=100, stateful_step_count=30)
 TestAnyInterleaving = AnyInterleaving.TestCase

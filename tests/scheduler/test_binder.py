@@ -12,7 +12,7 @@ from cardwise.adapters.extender_v1 import ExtenderArgs, ExtenderBindingArgs
 from cardwise.adapters.kube import feed
 from cardwise.scheduler.binder import Binder
 from cardwise.scheduler.extender import Extender
-from tests.builders import CARD_MIB, node
+from tests.builders import CARD_MIB, card, node
 from tests.scheduler.fake_cluster import FakeCluster, books, pod, slice_limits
 
 
@@ -39,7 +39,7 @@ class Replica:
         return sorted(self.ledger.under_way)
 
     async def settled(self):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while self.ledger.under_way:
                 await asyncio.sleep(0)
 
@@ -59,6 +59,23 @@ async def test_a_binding_carries_the_allocation_and_is_counted():
     assert decode(binding.annotations[wire.ANNOTATION_ALLOC]) == r.ledger.allocation_of("uid-a")
     assert (binding.uid, binding.node, binding.labels) == ("uid-a", "n0", LABELS)
     assert (r.held_mib, r.under_way, r.binder.bound) == (4096, [], 1)
+
+
+@pytest.mark.parametrize(
+    ("cards", "limits", "label"),
+    [
+        ([card(binds=True)], slice_limits(), "hard"),
+        ([card()], slice_limits(), "soft"),
+        ([card()], {wire.GPU: "1"}, "hard"),
+        ([card(binds=True), card()], slice_limits(cards=2), "soft"),
+    ],
+    ids=["limits bind", "limits ask", "a whole card, which nobody shares", "one of two"],
+)
+async def test_a_pod_is_labelled_by_how_firmly_its_cards_hold_it(cards, limits, label):
+    """Case C29."""
+    r = Replica(pod(limits=limits), nodes=[node("n0", cards=cards)])
+    assert await r.bind() == ""
+    assert r.api.bindings[0].labels[wire.LABEL_LIMITS] == label
 
 
 async def test_a_pod_without_an_ask_is_bound_without_an_allocation():

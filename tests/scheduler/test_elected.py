@@ -30,7 +30,7 @@ def cluster():
 
 
 async def until(what):
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(40):
         while not what():
             await asyncio.sleep(0.01)
 

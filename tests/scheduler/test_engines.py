@@ -19,6 +19,7 @@ from cardwise.adapters.claims import claim_of
 from cardwise.adapters.extender_v1 import ExtenderBindingArgs
 from cardwise.adapters.hollow import apply_patch
 from cardwise.adapters.kube_objects import Pod
+from cardwise.adapters.listening import serve
 from cardwise.adapters.watching import Watching
 from cardwise.core.capacity.engines import ENGINES, margin_mib
 from cardwise.core.request import Isolation
@@ -26,7 +27,7 @@ from cardwise.errors import UserError
 from cardwise.scheduler.binder import Binder
 from cardwise.scheduler.engines import EnginePolicy, Rules, granted_share, memories_of
 from cardwise.scheduler.extender import Extender
-from cardwise.scheduler.server import Parts, Server, serve
+from cardwise.scheduler.server import Parts, Server
 from cardwise.scheduler.webhook import admit_with
 from tests.builders import CARD_MIB, card, node
 from tests.scheduler.fake_cluster import FakeCluster, books, pod
@@ -371,7 +372,7 @@ async def bound(made, *cards, more=None):
     api, ledger = FakeCluster(made), books(node("n0", cards))
     binder = Binder(api, ledger, Extender(ledger, lambda: 0.0), lambda: None)
     assert await binder.bind(ExtenderBindingArgs("a", "ns", "uid-a", "n0")) == ""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while made.metadata.annotations.get(wire.ANNOTATION_ENGINE) and not api.events:
             await asyncio.sleep(0)
     return api.bindings[0].annotations, api.events

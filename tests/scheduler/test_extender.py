@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
+
 import pytest
 
+from cardwise.adapters.claims import claim_of
 from cardwise.adapters.extender_v1 import ExtenderArgs
+from cardwise.core.ledger import Ledger
 from cardwise.scheduler import extender as module
 from cardwise.scheduler.extender import GUESS_S, Extender
+from cardwise.scheduler.settings import DEFAULT_POLICY, Settings, policies_of
 from tests.builders import card, node
 from tests.scheduler.fake_cluster import books, pod, slice_limits
 
@@ -35,6 +41,34 @@ class Asked:
 
 
 # ---------------------------------------------------------------- filter
+
+
+def calls_of(policy, pods_elsewhere):
+    """Calls that one filter and one prioritize make, with so many pods on nodes that are not offered."""
+    asked = Asked()
+    asked.ledger = Ledger(policies_of(Settings(policy=dict.fromkeys(DEFAULT_POLICY, policy))))
+    asked.ledger.reset([node(f"n{i}", cards=[card() for _ in range(8)]) for i in range(40)], [])
+    asked.extender, asked.names = Extender(asked.ledger, lambda: 0.0), [f"n{i}" for i in range(4)]
+    for i in range(pods_elsewhere):
+        elsewhere = claim_of(pod(f"old{i}", slice_limits(1000, 5)))
+        asked.ledger.hold(elsewhere, f"n{4 + i % 36}")
+        asked.ledger.confirm(elsewhere.uid)
+    asked.filter("first")  # what has changed since the last question is taken up once
+    asked.prioritize("first")
+    made = Counter()
+    sys.setprofile(lambda _frame, event, _arg: made.update((event,)))
+    try:
+        assert asked.filter("next").node_names
+        assert asked.prioritize("next")
+    finally:
+        sys.setprofile(None)
+    return made["call"] + made["c_call"]
+
+
+@pytest.mark.parametrize("policy", ["balanced", "dense"])
+def test_a_question_is_not_longer_for_pods_on_nodes_that_are_not_offered(policy):
+    """Case C49; ``benchmarks/extender.py`` has the times, which a shared machine cannot promise."""
+    assert calls_of(policy, 1000) == calls_of(policy, 40)
 
 
 def test_nodes_that_take_the_pod_come_best_first_and_others_with_their_reason():
@@ -83,6 +117,14 @@ def test_an_unknown_card_model_is_told_those_there_are():
     asked = Asked(node("n0", cards=[card(model="A100"), card(model="T4")]))
     result = asked.filter(annotations={"cardwise.dev/gpu-model": "a10"})
     assert result.failed_and_unresolvable_nodes == {"n0": "no card here is of model A10, there are A100, T4"}
+
+
+@pytest.mark.parametrize("key", ["cardwise.dev/gpu-model", "nvidia.com/use-gputype"])
+def test_a_card_model_is_asked_for_with_all_of_its_variants(key):
+    asked = Asked(node("n0", cards=[card(model="A100-SXM4-80GB")]), node("n1", cards=[card(model="A10")]))
+    result = asked.filter(annotations={key: "A100"})
+    assert result.node_names == ["n0"]
+    assert result.failed_and_unresolvable_nodes == {"n1": "other card model"}
 
 
 def test_cards_of_a_model_that_the_pod_does_not_want_are_a_plain_reason():

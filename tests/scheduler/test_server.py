@@ -9,11 +9,12 @@ import pytest
 from aiohttp import ClientSession, web
 
 from cardwise.adapters.kube.port import All
+from cardwise.adapters.listening import serve
 from cardwise.adapters.watching import Watching
 from cardwise.errors import UserError
 from cardwise.scheduler.binder import Binder
 from cardwise.scheduler.extender import Extender
-from cardwise.scheduler.server import Parts, Server, serve
+from cardwise.scheduler.server import Parts, Server
 from tests.builders import node
 from tests.scheduler.fake_cluster import FakeCluster, books, node_object, pod
 

@@ -114,6 +114,12 @@ def test_other_resources_stay():
     assert (made["limits"], made["requests"]) == ({"cpu": "2", **OWN}, {"cpu": "1", **OWN})
 
 
+@pytest.mark.parametrize("part", ["limits", "requests"])
+def test_hamis_priority_is_taken_out_for_no_node_offers_it(part):
+    pod = raw(containers=[container("app", resources={part: {**SLICE, "nvidia.com/priority": "1"}})])
+    assert resources(admitted(pod)) == {"limits": OWN, "requests": OWN}
+
+
 def test_the_container_sees_its_allocation_after_its_own_variables():
     pod = raw(containers=[container("app", SLICE, env=[{"name": "MINE", "value": "1"}])])
     assert admitted(pod)["spec"]["containers"][0]["env"] == [
@@ -265,6 +271,34 @@ def test_a_review_is_answered_with_its_uid_and_a_patch():
 
 def test_a_pod_without_an_ask_is_allowed_without_a_patch():
     assert reviewed(raw({"cpu": "1"}))["response"] == {"uid": "u-1", "allowed": True}
+
+
+UNREAD = {
+    "nvidia.com/use-gpuuuid": "GPU-1",
+    "nvidia.com/nouse-gpuuuid": "GPU-1",
+    "nvidia.com/numa-bind": "true",
+    "nvidia.com/vgpu-mode": "mig",
+    "hami.io/node-scheduler-policy": "binpack",
+    "hami.io/gpu-scheduler-policy": "spread",
+}
+"""Wishes that HAMi reads."""
+
+
+@pytest.mark.parametrize("key", UNREAD)
+def test_a_wish_that_only_hami_reads_is_told_to_whoever_makes_the_pod(key):
+    (told,) = reviewed(raw(metadata={"annotations": {key: UNREAD[key]}}))["response"]["warnings"]
+    assert told.startswith(f"cardwise: annotation {key}: is HAMi's, and not read; ")
+
+
+def test_hamis_priority_is_told_once():
+    two = [container(name, {**SLICE, "nvidia.com/priority": "1"}) for name in "ab"]
+    (told,) = reviewed(raw(containers=two))["response"]["warnings"]
+    assert told == "cardwise: nvidia.com/priority: is HAMi's, and was taken out; write spec.priorityClassName"
+
+
+def test_a_pod_without_an_ask_is_told_nothing_of_hami():
+    pod = raw({"cpu": "1"}, metadata={"annotations": UNREAD})
+    assert reviewed(pod)["response"] == {"uid": "u-1", "allowed": True}
 
 
 def test_a_denial_says_who_denies_and_why():

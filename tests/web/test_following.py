@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import msgspec
+import pytest
 
 from cardwise.adapters import wire
 from cardwise.adapters.allocations import encode
 from cardwise.adapters.hollow import HollowCluster
-from cardwise.adapters.kube.port import All, Lost, Put
+from cardwise.adapters.kube.port import All, Lost, Put, Resumed
 from cardwise.adapters.kube_objects import Node, Pod
+from cardwise.adapters.moves import Moving, encode_moving
+from cardwise.adapters.nominations import Nomination, Victim, encode_nomination
 from cardwise.core.allocation import Allocation, Share
 from cardwise.up.hardware import HollowNode
 from cardwise.web.following import Following
@@ -21,7 +25,15 @@ from cardwise.web.page import Source
 from tests.scheduler.fake_cluster import balanced, slice_limits
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+KEPT = Allocation("n7", (("app", (Share("card", 20000, 10),)),))
+MAKES_ROOM = Nomination(KEPT, (Victim("u", "ns/small"),), 0.0, 60.0, moves=True)
+MOVING = Moving(0.0, 1, "ns/s", "uid", "hash")
 MARKED = {
+    "waits": {wire.ANNOTATION_NOMINATED: encode_nomination(MAKES_ROOM)},
+    "tried": {wire.ANNOTATION_NOMINATED: encode_nomination(replace(MAKES_ROOM, over=True))},
+    "small": {wire.ANNOTATION_MOVING: encode_moving(replace(MOVING, aside=True))},
+    "sick": {wire.ANNOTATION_MOVING: encode_moving(MOVING)},
+    "garbled": {wire.ANNOTATION_NOMINATED: "7"},
     "preempted": {wire.ANNOTATION_PREEMPTED_FOR: "ns/urgent", wire.ANNOTATION_PREEMPTED_BY: "2026-01-02T03:09:05Z"},
     "stays": {wire.ANNOTATION_STAYS: "its budget allows no disruption"},
 }
@@ -104,14 +116,15 @@ def test_the_state_is_worked_out_once_a_second_at_most_and_only_when_something_h
     assert shown.latest is second
 
 
-def test_a_broken_watch_is_said_until_the_next_event():
+@pytest.mark.parametrize("event", [All(()), Resumed()], ids=["all is listed anew", "it goes on"])
+def test_a_broken_watch_is_said_until_it_is_none(event):
     shown, clock = following()
     assert "not known yet" in shown.latest["stale"]
     shown.watching.pods_synced = shown.watching.nodes_synced = True
     shown.hear_pod(Lost("connection refused"))
     clock.now_s += 1.0
     assert "pods: connection refused" in shown.latest["stale"]
-    shown.hear_pod(All(()))
+    shown.hear_pod(event)
     clock.now_s += 1.0
     assert shown.latest["stale"] == ""
 
@@ -121,7 +134,12 @@ def test_pods_that_have_to_go_or_cannot_are_told_until_they_are_gone():
     pods = [as_pod(pod(name, annotations=notes)) for name, notes in MARKED.items()]
     shown.hear_pod(All(tuple(pods)))
     told = {each["pod"]: each["why"] for each in shown.latest["evictions"]}
+    assert "cardwise.dev/nominated is not readable" in told.pop("ns/garbled")
+    goes = "another is made, and this one goes when that one is ready"
     assert told == {
+        "ns/waits": "waits: a place on n7 is kept for it until these move, each once its successor is ready: ns/small",
+        "ns/small": f"makes room for a pod that waits; {goes}",
+        "ns/sick": f"is on bad ground; {goes}",
         "ns/preempted": "has to go for ns/urgent, until 2026-01-02T03:09:05Z",
         "ns/stays": "is on bad ground and stays: its budget allows no disruption",
     }

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import msgspec
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
 
 from cardwise.web.changes import applied
 from cardwise.web.news import MOST_BEHIND, News
@@ -95,3 +97,16 @@ def test_closing_ends_every_stream_at_once():
     news.look()
     news.close()
     assert reader.get_nowait() is None
+
+
+async def test_a_reader_to_whom_nothing_is_new_hears_so(monkeypatch):
+    """As an event: a script does not hear comments, and could not tell a quiet cluster from a dead connection."""
+    monkeypatch.setattr("cardwise.web.news.BREATH_S", 0.01)
+    news = News(Source().latest)
+    app = web.Application()
+    app.router.add_get("/events", news.answer)
+    async with TestClient(TestServer(app)) as http:
+        stream = (await http.get("/events")).content
+        told = [(await stream.readuntil(b"\n\n")).splitlines()[0] for _ in range(3)]
+        assert told == [b"event: hello", b"event: still", b"event: still"]
+        news.close()

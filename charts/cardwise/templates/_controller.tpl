@@ -4,10 +4,7 @@ namespace = {{ .Release.Namespace | quote }}
 lease = "cardwise-controller"
 port = 10262
 
-[policy]
-{{- range $class, $policy := .Values.scheduler.policy }}
-{{ $class }} = {{ hasKey $.Values.scheduler.policyFiles $policy | ternary (printf "/etc/cardwise/policies/%s.toml" $policy) $policy | quote }}
-{{- end }}
+{{ include "cardwise.policyToml" . }}
 {{- range $table, $keys := .Values.controller.settings }}
 
 [{{ $table }}]

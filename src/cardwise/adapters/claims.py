@@ -37,6 +37,9 @@ MOST_PROCESSES = 64
 """Of one container on one card; MPS serves no more clients than that at a time."""
 PROCESSES = re.compile(r"[1-9][0-9]{0,3}")
 """How a number of them is written."""
+MOST_TRAINING_PCT = 30
+"""Of a card's compute, for training that shares cards with inference. Ours: training is never idle, so all that it may
+take is gone."""
 LONGEST_LIST = 4096
 """Characters of a list in an annotation: dozens of names, not all that a request can carry."""
 LONGEST_NAME = 100
@@ -96,8 +99,23 @@ def read_faulty(pod: Pod, faults: Faults) -> Claim:
         preemptible=read.preemptible(latency),
     )
     read.processes()
+    if claim.mixes and claim.workload is WorkloadClass.TRAINING:
+        _tell_uncapped(asks, faults)
     _tell_misspelt(pod, faults)
     return claim
+
+
+def _tell_uncapped(asks: Iterable[ContainerAsk], faults: Faults) -> None:
+    """Training beside inference has a low cap of compute, and has one: without an ask it could take all (SPEC B8)."""
+    for ask in asks:
+        pct = ask.shape.compute_milli // MILLI_PER_PCT
+        if ask.shape.is_slice and not 0 < pct <= MOST_TRAINING_PCT:
+            told = f"{pct} % of a card's compute" if pct else "no limit of compute"
+            faults.add(
+                f"container {ask.container}: asks for {told}, and training that shares cards with inference gets "
+                f"{MOST_TRAINING_PCT} % at most: write {wire.USER_CORES}: {MOST_TRAINING_PCT} or less, or leave out "
+                f"{wire.ANNOTATION_MIX}"
+            )
 
 
 def _host(pod: Pod, resource: str, scale: Fraction | int, faults: Faults) -> int:

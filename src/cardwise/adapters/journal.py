@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
 from cardwise.core.allocation import Hold
 from cardwise.core.card.handover import Grant
+from cardwise.core.card.health_record import CardHealth, Code, Fence
+from cardwise.core.card.xids import Action
 from cardwise.errors import ClusterError, UserError
 
 SCHEMA = """
@@ -29,6 +31,9 @@ CREATE TABLE IF NOT EXISTS handed (
 """
 SCHEMA_EVICTED = "CREATE TABLE IF NOT EXISTS evicted (uid TEXT PRIMARY KEY, told BLOB NOT NULL) WITHOUT ROWID"
 """Made with the first eviction. An agent from before there were any leaves it alone, so the version is the same."""
+SCHEMA_FENCED = "CREATE TABLE IF NOT EXISTS fenced (uuid TEXT PRIMARY KEY, told BLOB NOT NULL) WITHOUT ROWID"
+SCHEMA_CLEARING = "CREATE TABLE IF NOT EXISTS clearing (uuid TEXT PRIMARY KEY, by TEXT NOT NULL) WITHOUT ROWID"
+"""Both made when they are needed, as the table of evictions is."""
 VERSION = 1
 DAMAGED = ".damaged"
 """What a damaged file's name ends in, once it was put aside. There is one such at most: the last."""
@@ -103,6 +108,14 @@ class Row:
         return tuple(grant.slot for grant in self.grants)
 
 
+@dataclass(frozen=True, slots=True)
+class Fenced:
+    """Fence and strikes of a card, times in seconds since 1970. boot: the node's boot during which it was written."""
+
+    health: CardHealth
+    boot: str = ""
+
+
 class _Told(msgspec.Struct):
     grants: list[Grant]
     holds: list[Hold]
@@ -114,9 +127,9 @@ class _DamagedError(Exception):
 
 
 class Journal:
-    """The rows and evictions of one node. All are kept in memory as well: reading never waits for the disk.
+    """The rows, evictions and fences of one node. All are in memory as well: reading them never waits for the disk.
 
-    damage: what was wrong with the file that was there, if it was put aside.
+    damage: what was wrong with the file that was there, if it was put aside. unread: fences that were not understood.
     """
 
     def __init__(self, path: Path) -> None:
@@ -129,6 +142,7 @@ class Journal:
             except _DamagedError as exc:
                 self.damage = f"{path}: {exc}; it was put aside as {_put_aside(path).name}"
                 self._db, self._rows, self._evictions = _opened(path)
+            self.fenced, self.unread = _fenced(self._db)
         except (sqlite3.Error, OSError, _DamagedError) as exc:
             raise UserError(
                 f"{path}: cannot be used as the journal: {_told(exc)}; give the agent a state-folder that it can "
@@ -182,6 +196,29 @@ class Journal:
         self._write("DELETE FROM evicted WHERE uid = ?", (uid,))
         self._evictions.pop(uid, None)
 
+    def put_fenced(self, told: Fenced) -> None:
+        """Write it, or write it anew. Raises ClusterError, and nothing has changed."""
+        self._write(SCHEMA_FENCED, ())
+        values = (told.health.uuid, msgspec.json.encode(told))
+        self._write("INSERT OR REPLACE INTO fenced (uuid, told) VALUES (?, ?)", values)
+        self.fenced[told.health.uuid] = told
+
+    def drop_fenced(self, uuid: str) -> None:
+        """Forget one that was written or read. Raises ClusterError, and nothing has changed."""
+        self._write("DELETE FROM fenced WHERE uuid = ?", (uuid,))
+        self.fenced.pop(uuid, None)
+
+    def clearing(self) -> dict[str, str]:
+        """Cards that another program asks to have cleared, and who says so; read from the file. Raises ClusterError."""
+        try:
+            return _clearing(self._db)
+        except sqlite3.Error as exc:
+            raise ClusterError(f"{self._path}: cannot be read: {_told(exc)}", retry=True) from exc
+
+    def drop_clearing(self, uuid: str) -> None:
+        """It was done. Raises ClusterError."""
+        self._write("DELETE FROM clearing WHERE uuid = ?", (uuid,))
+
     def _write(self, statement: str, values: tuple[object, ...]) -> None:
         try:
             self._db.execute(statement, values)
@@ -201,6 +238,70 @@ def read_rows(path: Path) -> list[Row]:
             f"{path}: the agent's journal cannot be read ({exc}), so what is in use is not known; run this in the "
             "agent's container, or give the agent's state-folder with --state-folder"
         ) from exc
+
+
+@contextlib.contextmanager
+def fences(path: Path) -> Iterator[Fences]:
+    """The fences in an agent's journal, which may be running. Raises UserError if it cannot be read or written."""
+    try:
+        with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)) as db:
+            yield Fences(db)
+    except sqlite3.Error as exc:
+        raise UserError(
+            f"{path}: the agent's journal cannot be used ({_told(exc)}); run this in the agent's container, or give "
+            "the agent's state-folder with --state-folder"
+        ) from exc
+
+
+class Fences:
+    """Of another program's journal: what is fenced, and the wish to clear it, which the agent fulfils."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+
+    def read(self) -> dict[str, Fenced]:
+        """By the card's UUID."""
+        return _fenced(self._db)[0]
+
+    def ask_to_clear(self, uuid: str, by: str) -> None:
+        """The agent does so when it looks next."""
+        with self._db:
+            self._db.execute(SCHEMA_CLEARING)
+            self._db.execute("INSERT OR REPLACE INTO clearing (uuid, by) VALUES (?, ?)", (uuid, by))
+
+    def is_asked(self, uuid: str) -> bool:
+        """Whether the agent has not done it yet."""
+        return uuid in _clearing(self._db)
+
+
+def _fenced(db: sqlite3.Connection) -> tuple[dict[str, Fenced], list[str]]:
+    """By the card's UUID; and those that another version of the agent wrote in words unknown to this one.
+
+    Of such a card it is known that it is fenced, and not when that ends: an operator says so.
+    """
+    found, unread = {}, []
+    for uuid, told in _rows_of(db, "fenced", "SELECT uuid, told FROM fenced"):
+        try:
+            found[uuid] = msgspec.json.decode(told, type=Fenced)
+        except (msgspec.DecodeError, TypeError) as exc:
+            unread.append(f"{uuid}: {exc}")
+            found[uuid] = Fenced(CardHealth(uuid, _UNREAD))
+    return found, unread
+
+
+_UNREAD = Fence(
+    Code.XID_UNKNOWN, "a fence that another version of the agent wrote", Action.CORDON, 0.0, 0.0, held=True, keys=()
+)
+
+
+def _clearing(db: sqlite3.Connection) -> dict[str, str]:
+    return dict(_rows_of(db, "clearing", "SELECT uuid, by FROM clearing"))
+
+
+def _rows_of(db: sqlite3.Connection, table: str, query: str) -> list[tuple[Any, ...]]:
+    """Of a table that may not have been made yet."""
+    made = db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone()
+    return db.execute(query).fetchall() if made else []
 
 
 _Rows: TypeAlias = dict[tuple[str, str], Row]
@@ -231,8 +332,7 @@ def _read(db: sqlite3.Connection, path: Path) -> tuple[_Rows, _Evictions]:
     db.execute(SCHEMA)
     db.execute(f"PRAGMA user_version={VERSION}")
     rows = db.execute("SELECT uid, namespace, pod, container, state, told FROM handed").fetchall()
-    made = db.execute("SELECT 1 FROM sqlite_master WHERE name = 'evicted'").fetchone()
-    evicted = db.execute("SELECT told FROM evicted").fetchall() if made else []
+    evicted = _rows_of(db, "evicted", "SELECT told FROM evicted")
     evictions = [msgspec.json.decode(told, type=Eviction) for (told,) in evicted]
     return {(row[0], row[3]): _row(*row) for row in rows}, {each.uid: each for each in evictions}
 

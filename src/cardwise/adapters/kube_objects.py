@@ -160,6 +160,12 @@ class Affinity(_Part, frozen=True):
     node_affinity: NodeAffinity = NodeAffinity()
 
 
+class Volume(_Part, frozen=True):
+    """A volume of a pod. persistent_volume_claim: what it claims by name; the claim outlives the pod."""
+
+    persistent_volume_claim: dict[str, object] | None = None
+
+
 class PodWish(_Part, frozen=True):
     """``spec`` of a pod."""
 
@@ -177,6 +183,7 @@ class PodWish(_Part, frozen=True):
     scheduling_gates: list[Gate] = []
     termination_grace_period_seconds: int | None = None
     resource_claims: list[msgspec.Raw] = []
+    volumes: list[Volume] = []
 
 
 class PodStatus(_Part, frozen=True):

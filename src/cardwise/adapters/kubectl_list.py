@@ -73,9 +73,8 @@ class Listing:
 
 def read_listing(path: Path) -> Listing:
     """Decode a dump. Raises InputError if it is not a complete List with nodes and pods."""
-    text = read_text(path, WANT)
-    source = Source(str(path), text.encode())
-    _check_first_character(source, text)
+    source = Source(str(path), read_text(path, WANT).encode())
+    _check_first_character(source)
     nodes: dict[str, Found[Node]] = {}
     pods: dict[str, Found[Pod]] = {}
     for start, raw in _items(source):
@@ -90,10 +89,10 @@ def read_listing(path: Path) -> Listing:
     return Listing(tuple(nodes.values()), tuple(pods.values()))
 
 
-def _check_first_character(source: Source, text: str) -> None:
-    first = text.lstrip()[0]
-    if first in "{[":
+def _check_first_character(source: Source) -> None:
+    if re.match(rb"\s*[{\[]", source.data):
         return
+    text = source.data.decode()
     what = "is YAML" if re.search(r"^(---|apiVersion:|kind:|items:)", text, re.MULTILINE) else "is not JSON"
     raise source.error(f"{what}, it begins with {seen(text.lstrip()[:20])}; give {WANT}")
 
@@ -106,7 +105,7 @@ def _items(source: Source) -> Iterator[tuple[int, bytes]]:
     if not bytes(top.items):
         raise source.error(f"missing; give {WANT}", field="items")
     end = 0
-    for raw in _decode(source, None, bytes(top.items), list[msgspec.Raw]):
+    for raw in _decode(source, None, top.items, list[msgspec.Raw]):
         item = bytes(raw)
         start = source.data.find(item, end)
         end = start + len(item)
@@ -116,7 +115,7 @@ def _items(source: Source) -> Iterator[tuple[int, bytes]]:
 _DecodedT = TypeVar("_DecodedT")
 
 
-def _decode(source: Source, start: int | None, data: bytes, kind: type[_DecodedT]) -> _DecodedT:
+def _decode(source: Source, start: int | None, data: bytes | msgspec.Raw, kind: type[_DecodedT]) -> _DecodedT:
     try:
         return decode_json(data, kind)
     except msgspec.ValidationError as exc:

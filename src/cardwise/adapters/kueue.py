@@ -14,12 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 from urllib.parse import quote
 
 import msgspec
 
 from cardwise.adapters import wire
+from cardwise.adapters.kube.port import Requests
 from cardwise.adapters.quantity import NotAQuantityError, parse_quantity
 from cardwise.adapters.quota_file import CardTable, QuotaFile, TeamTable
 from cardwise.core.claim import LatencyClass
@@ -203,23 +204,6 @@ def configuration(told: QuotaFile) -> Raw:
 # ---------------------------------------------------------------- what is in the cluster
 
 
-class Api(Protocol):
-    """The part of the client that is used here."""
-
-    async def request(
-        self,
-        method: str,
-        path: str,
-        body: Mapping[str, Any] | None = None,
-        content_type: str = ...,
-        *,
-        timeout_s: float = ...,
-        params: Mapping[str, str] | None = ...,
-    ) -> bytes:
-        """The body of a good answer."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Change:
     """What becomes of one object. action: create, change, same, delete, or refused with ``why``.
@@ -257,7 +241,7 @@ def path_of(raw: Mapping[str, Any]) -> str:
 class Kueue:
     """Kueue's objects behind an API server."""
 
-    api: Api
+    api: Requests
 
     async def find(self, wanted: Mapping[str, Any]) -> Raw | None:
         """The object as it is, or None."""

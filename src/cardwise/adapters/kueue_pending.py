@@ -16,9 +16,11 @@ from urllib.parse import quote
 import msgspec
 
 from cardwise.adapters import wire
+from cardwise.adapters.kube.instants import stamp
+from cardwise.adapters.kube.port import Requests
 from cardwise.adapters.kube.shallow import decode_object
 from cardwise.adapters.kube_objects import Metadata, Moment, Pod
-from cardwise.adapters.kueue import APIS, READ_TIMEOUT_S, Api
+from cardwise.adapters.kueue import APIS, READ_TIMEOUT_S
 from cardwise.errors import ClusterError, NotFoundError
 
 VISIBILITY = "/apis/visibility.kueue.x-k8s.io/v1beta2"
@@ -123,7 +125,7 @@ _TELLING = ("QuotaReserved", "Admitted", "PodsReady", "Evicted", "Preempted", "R
 _NO_VISIBILITY = "its place in the queue is not told: Kueue's visibility API is not served here"
 
 
-async def queue_state(api: Api, pod: Pod) -> QueueState | None:
+async def queue_state(api: Requests, pod: Pod) -> QueueState | None:
     """Where a pod stands with Kueue; None if Kueue has no part in it."""
     labels, namespace = pod.metadata.labels, pod.metadata.namespace
     queue = labels.get(wire.LABEL_KUEUE_QUEUE, "")
@@ -143,7 +145,7 @@ async def queue_state(api: Api, pod: Pod) -> QueueState | None:
     return await _state(api, namespace, queue, mine[0])
 
 
-async def _state(api: Api, namespace: str, queue: str, workload: _Workload) -> QueueState:
+async def _state(api: Requests, namespace: str, queue: str, workload: _Workload) -> QueueState:
     status, name = workload.status, workload.metadata.name
     queue = queue or workload.spec.queue_name
     admission = status.admission.cluster_queue if status.admission else ""
@@ -167,11 +169,11 @@ async def _state(api: Api, namespace: str, queue: str, workload: _Workload) -> Q
     )
     requeue = status.requeue_state.requeue_at if status.requeue_state and not admitted else None
     told = tuple(each for kind in _TELLING for each in status.conditions if each.type == kind and each.message)
-    at = f"{requeue:%Y-%m-%dT%H:%M:%SZ}" if requeue else ""
+    at = stamp(requeue) if requeue else ""
     return QueueState(queue, cluster_queue, name, admitted, told, place, len(waiting or ()), at, note)
 
 
-async def _pending(api: Api, cluster_queue: str) -> list[_Waiting] | None:
+async def _pending(api: Requests, cluster_queue: str) -> list[_Waiting] | None:
     """Who waits, in order; None where that is not served."""
     path = f"{VISIBILITY}/clusterqueues/{quote(cluster_queue, safe='')}/pendingworkloads"
     try:
@@ -184,7 +186,7 @@ async def _pending(api: Api, cluster_queue: str) -> list[_Waiting] | None:
         raise
 
 
-async def _cluster_queue_of(api: Api, namespace: str, queue: str) -> str:
+async def _cluster_queue_of(api: Requests, namespace: str, queue: str) -> str:
     if not queue:
         return ""
     try:
@@ -194,7 +196,7 @@ async def _cluster_queue_of(api: Api, namespace: str, queue: str) -> str:
     return found.spec.cluster_queue
 
 
-async def _get(api: Api, path: str, kind: Any, params: Mapping[str, str] | None = None) -> Any:  # noqa: ANN401 - as asked
+async def _get(api: Requests, path: str, kind: Any, params: Mapping[str, str] | None = None) -> Any:  # noqa: ANN401 - as asked
     content = await api.request("GET", path, params=params, timeout_s=READ_TIMEOUT_S)
     try:
         return decode_object(content, kind)

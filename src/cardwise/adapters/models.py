@@ -94,15 +94,14 @@ def _weigh(folder: Path, shape: ModelShape) -> tuple[int | None, tuple[str, ...]
     for file in files:
         sizes |= tensor_bytes(file)
     beyond = {name: size for name, size in sizes.items() if _is_beyond(name, shape)}
-    doubled = (
-        {} if "output" in {part.name for part in shape.parts} else {"lm_head.weight": sizes.get("lm_head.weight", 0)}
-    )
+    has_output = any(part.name == "output" for part in shape.parts)
+    doubled_bytes = 0 if has_output else sizes.get("lm_head.weight", 0)
     notes = []
     if beyond:
         notes.append(f"{sum(beyond.values()):,} bytes predict further tokens and are not loaded unless asked for")
-    if any(doubled.values()):
-        notes.append(f"{sum(doubled.values()):,} bytes are the embeddings once more, as the output: loaded once")
-    return sum(sizes.values()) - sum(beyond.values()) - sum(doubled.values()), tuple(notes)
+    if doubled_bytes:
+        notes.append(f"{doubled_bytes:,} bytes are the embeddings once more, as the output: loaded once")
+    return sum(sizes.values()) - sum(beyond.values()) - doubled_bytes, tuple(notes)
 
 
 def _is_beyond(name: str, shape: ModelShape) -> bool:

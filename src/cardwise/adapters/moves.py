@@ -1,4 +1,4 @@
-"""What stands in objects of a pod that is moved off bad ground, both ways: on the pod, and on the node that it leaves.
+"""What stands in objects of a pod that is moved, both ways: on the pod, and on the node that it leaves.
 
 A controller that is killed at any step and started again reads here what it had begun (SPEC G1). Refuses what it does
 not understand.
@@ -28,7 +28,8 @@ _ToldT = TypeVar("_ToldT")
 class Moving:
     """A pod that was released: when (seconds since 1970), how many of its service were ready then, and whose it was.
 
-    owner_uid: of the ReplicaSet; pod_hash: the label that made it that one's.
+    owner_uid: of the ReplicaSet; pod_hash: the label that made it that one's. aside: nothing was wrong where it was, it
+    makes room for another.
     """
 
     at_s: float
@@ -36,15 +37,17 @@ class Moving:
     service: str
     owner_uid: str
     pod_hash: str
+    aside: bool = False
 
 
-class _Told(msgspec.Struct, forbid_unknown_fields=True):
+class _Told(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     v: int
     at: Moment
     ready: int
     service: str
     owner: str
     hash: str
+    aside: bool = False
 
 
 class _Line(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
@@ -57,7 +60,7 @@ class _Line(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
 def encode_moving(moving: Moving) -> str:
     """The annotation's text."""
     at = datetime.fromtimestamp(moving.at_s, UTC)
-    told = _Told(VERSION, at, moving.ready, moving.service, moving.owner_uid, moving.pod_hash)
+    told = _Told(VERSION, at, moving.ready, moving.service, moving.owner_uid, moving.pod_hash, moving.aside)
     return msgspec.json.encode(told).decode()
 
 
@@ -68,7 +71,7 @@ def moving_of(pod: Pod) -> Moving | None:
         return None
     if told.v != VERSION:
         raise ValueError(f"{wire.ANNOTATION_MOVING} has version {told.v}, this program reads {VERSION}")
-    return Moving(since_epoch_s(told.at), told.ready, told.service, told.owner, told.hash)
+    return Moving(since_epoch_s(told.at), told.ready, told.service, told.owner, told.hash, told.aside)
 
 
 def encode_moves(moves: Iterable[Moved]) -> str:

@@ -28,6 +28,7 @@ class _Card(msgspec.Struct, omit_defaults=True):
     mib: int
     mode: str = "any"
     healthy: bool = True
+    stays: bool = False
     links: list[int] = []
     binds: bool = False
 
@@ -35,7 +36,8 @@ class _Card(msgspec.Struct, omit_defaults=True):
 def encode_cards(cards: Sequence[CardSpec]) -> str:
     """The inventory annotation's text."""
     told = [
-        _Card(c.uuid, c.model, c.memory_mib, MODE_NAMES[c.isolation], c.healthy, list(c.links), c.binds) for c in cards
+        _Card(c.uuid, c.model, c.memory_mib, MODE_NAMES[c.isolation], c.healthy, c.stays, list(c.links), c.binds)
+        for c in cards
     ]
     return msgspec.json.encode(told).decode()
 
@@ -53,10 +55,12 @@ def decode_cards(text: str) -> tuple[CardSpec, ...]:
             raise ValueError(f"{wire.ANNOTATION_CARDS}: card {card.uuid} has {len(card.links)} links, not {len(told)}")
     if len({card.uuid for card in told}) < len(told):
         raise ValueError(f"{wire.ANNOTATION_CARDS}: names a card twice")
-    return tuple(
-        CardSpec(c.uuid, wire.model_token(c.model), c.mib, NAMED_MODES[c.mode], c.healthy, tuple(c.links), c.binds)
-        for c in told
-    )
+    return tuple(map(_spec, told))
+
+
+def _spec(c: _Card) -> CardSpec:
+    model, mode = wire.model_token(c.model), NAMED_MODES[c.mode]
+    return CardSpec(c.uuid, model, c.mib, mode, c.healthy, tuple(c.links), c.binds, stays=c.stays)
 
 
 def node_spec(node: Node) -> NodeSpec:

@@ -28,7 +28,7 @@ MOST_LINES = 400
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """Who has to go."""
+    """Who has to go, or to move."""
 
     uid: str
     name: str
@@ -40,6 +40,7 @@ class Nomination:
 
     at_s: when it was decided, seconds since 1970. keep_s: how long it is kept, counted by each reader from when it
     first heard of it. tries: of this pod so far, this one included. over: it came to nothing, and keeps nothing now.
+    moves: nobody is evicted for it: those in its way move, each once its successor is ready.
     """
 
     allocation: Allocation
@@ -48,6 +49,14 @@ class Nomination:
     keep_s: float
     tries: int = 1
     over: bool = False
+    moves: bool = False
+
+    @property
+    def words(self) -> str:
+        """What is kept, and who makes room."""
+        names = ", ".join(victim.name for victim in self.victims)
+        how = "move, each once its successor is ready" if self.moves else "have gone"
+        return f"a place on {self.allocation.node} is kept for it until these {how}: {names}"
 
 
 class _Told(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
@@ -58,6 +67,7 @@ class _Told(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     victims: list[tuple[str, str]]
     tries: int = 1
     over: bool = False
+    moves: bool = False
 
 
 def encode_nomination(nomination: Nomination) -> str:
@@ -70,6 +80,7 @@ def encode_nomination(nomination: Nomination) -> str:
         [(victim.uid, victim.name) for victim in nomination.victims],
         nomination.tries,
         nomination.over,
+        nomination.moves,
     )
     return msgspec.json.encode(told).decode()
 
@@ -89,7 +100,7 @@ def nomination_of(pod: Pod) -> Nomination | None:
         raise ValueError(f"{wire.ANNOTATION_NOMINATED} keeps {told.keep} s, and at most {MOST_KEPT_S:g} are kept")
     victims = tuple(Victim(uid, name) for uid, name in told.victims)
     at_s = since_epoch_s(told.at)
-    return Nomination(read_allocation(told.alloc), victims, at_s, told.keep, told.tries, told.over)
+    return Nomination(read_allocation(told.alloc), victims, at_s, told.keep, told.tries, told.over, told.moves)
 
 
 # ---------------------------------------------------------------- on nodes

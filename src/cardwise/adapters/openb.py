@@ -320,7 +320,7 @@ def _assumptions(nodes: Sequence[NodeSpec], pods: Sequence[PodRecord], present: 
 
 
 def _fit_notes(pods: Sequence[PodRecord], present: set[str]) -> Iterator[str]:
-    absent = [pod for pod in pods if pod.request.shape.models and not pod.request.shape.models & present]
+    absent = [pod for pod in pods if pod.request.shape.models and not any(map(pod.request.shape.takes, present))]
     if absent:
         models = frozenset[str]().union(*(pod.request.shape.models for pod in absent))
         share = f"{len(absent)} of {len(pods)}"

@@ -48,9 +48,8 @@ from cardwise.core.claim import LatencyClass
 from cardwise.core.fleet import windows
 from cardwise.core.fleet.quota import Amounts, Limits, QuotaRule, Team, TeamLimits, too_much
 from cardwise.core.fleet.windows import DAY_MIN, DAYS, Cron, Hours, Window
-from cardwise.errors import InputError
 from cardwise.files import seen
-from cardwise.settings_file import read_settings_file
+from cardwise.program_settings import read_checked
 
 WANT = "a quota file, as `cardwise quota plan -o toml` writes it"
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -230,10 +229,7 @@ def _minute(text: str) -> int:
 
 def read_quota_file(path: Path) -> QuotaFile:
     """Read and check it. Raises InputError that names the key and says what to write."""
-    told = read_settings_file(path, WANT, QuotaFile)
-    for key, fault in faults_of(told):
-        raise InputError(str(path), fault, field=key)
-    return told
+    return read_checked(path, WANT, QuotaFile, faults_of)
 
 
 class _Named(NamedTuple):

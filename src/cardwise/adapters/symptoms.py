@@ -223,7 +223,7 @@ class HookClient(_Part, frozen=True):
 
 
 class Hook(_Part, frozen=True):
-    """One webhook of a configuration."""
+    """One webhook of a configuration. failure_policy: ``Ignore`` lets what it cannot be asked about pass as it is."""
 
     name: str = ""
     client_config: HookClient = HookClient()

@@ -1,4 +1,7 @@
-"""The feed of nodes and pods into the ledger. Refuses to decide, and to forget a pod that still holds a card."""
+"""The feed of nodes and pods into the ledger. Refuses to decide, and to forget a pod that still holds a card.
+
+Objects come again with every heartbeat: of one that cannot be read the log says so once, and when that is another.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import structlog
 
@@ -24,8 +27,12 @@ from cardwise.core.claim import Claim
 from cardwise.core.inventory import NodeSpec
 from cardwise.core.ledger import Ledger
 from cardwise.errors import ClusterError, NotFoundError
+from cardwise.said import MOST_REMEMBERED, Said
 
 log = structlog.get_logger()
+
+_ObjectT = TypeVar("_ObjectT", bound=Node | Pod)
+_T = TypeVar("_T")
 
 
 class Hearer(Protocol):
@@ -60,6 +67,11 @@ class Watching:
     _missed: asyncio.Event = field(default_factory=asyncio.Event)
     _reading: asyncio.Task[None] | None = None
     _afresh: asyncio.Future[None] | None = None
+    _said: Said = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Nothing was said yet."""
+        self._said = Said(self.now_s, most=MOST_REMEMBERED)
 
     @property
     def synced(self) -> bool:
@@ -117,7 +129,8 @@ class Watching:
             try:
                 there = name is not None and await _is_there(port, name, uid)
             except ClusterError as exc:
-                log.warning("a pod that was in no list could not be read, it stays counted", pod=name, why=str(exc))
+                if self._said.is_news(("unlisted", uid), str(exc)):
+                    log.warning("a pod that was in no list could not be read, it stays counted", pod=name, why=str(exc))
                 failed = True
                 continue
             if not there:
@@ -165,15 +178,16 @@ class Watching:
             case Gone(pod):
                 self._drop_pod(pod)
             case Lost(why):
-                log.warning("the watch of pods broke", why=why)
+                if self._said.is_news("pods", why):
+                    log.warning("the watch of pods broke", why=why)
                 self._answer(ClusterError(why, retry=True))
 
     def _hear_all_pods(self, pods: Iterable[Pod]) -> None:
         living = [pod for pod in pods if not pod.ended]
         self.uids = {pod.name: pod.metadata.uid for pod in living}
-        self.ledger.take_list(self.uids.values(), [_bound(pod) for pod in living if pod.spec.node_name])
+        self.ledger.take_list(self.uids.values(), [self._bound(pod) for pod in living if pod.spec.node_name])
         self.pending = {
-            pod.metadata.uid: _claim(pod)
+            pod.metadata.uid: self._claim(pod)
             for pod in living
             if not pod.spec.node_name and pod.metadata.uid not in self.ledger.pods
         }
@@ -195,9 +209,9 @@ class Watching:
         if pod.spec.node_name:
             self.pending.pop(pod.metadata.uid, None)
             self.ledger.withdraw(pod.metadata.uid)
-            self.ledger.put_pod(_bound(pod))
+            self.ledger.put_pod(self._bound(pod))
         elif pod.metadata.uid not in self.ledger.pods:  # else it is news from before the binding
-            self.pending[pod.metadata.uid] = _claim(pod)
+            self.pending[pod.metadata.uid] = self._claim(pod)
             self._nominate(pod)
 
     def _drop_pod(self, pod: Pod) -> None:
@@ -209,7 +223,7 @@ class Watching:
 
     def _nominate(self, pod: Pod) -> None:
         """What is kept for a pod that waits."""
-        told = _nomination(pod)
+        told = self._nomination(pod)
         if told is None or told.over:
             self.ledger.withdraw(pod.metadata.uid)
             return
@@ -224,30 +238,73 @@ class Watching:
             case All(nodes):
                 self.inconsistent = set()
                 specs = [self._spec(node) for node in nodes]
-                self.ledger.loads = {node.metadata.name: _load(node) for node in nodes}
+                self.ledger.loads = {node.metadata.name: self._load(node) for node in nodes}
                 self.ledger.reset(specs, list(self.ledger.pods.values()))
                 self.nodes_synced = True
             case Put(node):
                 self.ledger.put_node(self._spec(node))
-                if (load := _load(node)) != self.ledger.loads.get(node.metadata.name, {}):
+                if (load := self._load(node)) != self.ledger.loads.get(node.metadata.name, {}):
                     self.ledger.report_load(node.metadata.name, load)
             case Gone(node):
                 self.ledger.drop_node(node.metadata.name)
                 self.ledger.loads.pop(node.metadata.name, None)
                 self.inconsistent.discard(node.metadata.name)
             case Lost(why):
-                log.warning("the watch of nodes broke", why=why)
+                if self._said.is_news("nodes", why):
+                    log.warning("the watch of nodes broke", why=why)
 
     def _spec(self, node: Node) -> NodeSpec:
         name = node.metadata.name
         self.inconsistent.discard(name)
         if any(each.type == wire.CONDITION_CONSISTENT and each.status == "False" for each in node.status.conditions):
             self.inconsistent.add(name)
+        said = "a node's inventory is unreadable, it takes no slices"
+        return self._read(node_spec, node, lambda: NodeSpec(name, 0, 0, schedulable=False), said)
+
+    # ---------------------------------------------------------------- one object
+
+    def _claim(self, pod: Pod) -> Claim:
+        """What a pod that is not bound asks for, as far as it can be read."""
+        return self._read(_asks, pod, lambda: _nothing(pod), "a pod's asks are unreadable")
+
+    def _nomination(self, pod: Pod) -> Nomination | None:
+        return self._read(nomination_of, pod, lambda: None, "what is kept for a pod is unreadable, nothing is")
+
+    def _load(self, node: Node) -> dict[str, float]:
+        said = "a node's load is unreadable, its cards count as not measured"
+        return self._read(node_load, node, dict[str, float], said)
+
+    def _bound(self, pod: Pod) -> BoundPod:
+        """An allocation that cannot be read holds a card that no node has: it fences the node, for it is not none."""
+        return self._read(bound_pod, pod, lambda: _nowhere(pod), "a pod's allocation is unreadable, its node is fenced")
+
+    def _read(self, read: Callable[[_ObjectT], _T], told: _ObjectT, otherwise: Callable[[], _T], said: str) -> _T:
+        """What ``read`` makes of an object, or ``otherwise``: whatever it does to its reader, the others are read."""
+        key = said, told.metadata.uid or told.metadata.name
         try:
-            return node_spec(node)
-        except Exception as exc:  # noqa: BLE001 - whatever one object does to its reader, the others are read
-            log.error("a node's inventory is unreadable, it takes no slices", node=name, why=_why(exc))
-            return NodeSpec(name, 0, 0, schedulable=False)
+            found = read(told)
+        except Exception as exc:  # noqa: BLE001 - see above
+            # our own errors say it all; of others the kind may be all that there is
+            why = str(exc) if isinstance(exc, ValueError) else repr(exc)
+            if self._said.is_news(key, why):
+                about = {"pod": told.name} if isinstance(told, Pod) else {"node": told.metadata.name}
+                log.error(said, **about, why=why)
+            return otherwise()
+        self._said.forget(key)
+        return found
+
+
+def _asks(pod: Pod) -> Claim:
+    return read_claim(pod)[0]
+
+
+def _nothing(pod: Pod) -> Claim:
+    return Claim(pod.metadata.uid, pod.name)
+
+
+def _nowhere(pod: Pod) -> BoundPod:
+    allocation = Allocation(pod.spec.node_name, (("", (Share("(unreadable allocation)", 0, 0),)),))
+    return BoundPod(_nothing(pod), pod.spec.node_name, allocation)
 
 
 def _is_cancelled() -> bool:
@@ -263,45 +320,3 @@ async def _is_there(port: ClusterPort, name: str, uid: str) -> bool:
     except NotFoundError:
         return False
     return pod.metadata.uid == uid and not pod.ended
-
-
-def _why(exc: Exception) -> str:
-    """Our own errors say it all; of others the kind may be all that there is."""
-    return str(exc) if isinstance(exc, ValueError) else repr(exc)
-
-
-def _claim(pod: Pod) -> Claim:
-    """What a pod that is not bound asks for, as far as it can be read."""
-    try:
-        return read_claim(pod)[0]
-    except Exception as exc:  # noqa: BLE001 - see _spec
-        log.error("a pod's asks are unreadable", pod=pod.name, why=_why(exc))
-        return Claim(pod.metadata.uid, pod.name)
-
-
-def _nomination(pod: Pod) -> Nomination | None:
-    try:
-        return nomination_of(pod)
-    except Exception as exc:  # noqa: BLE001 - see _spec
-        log.error("what is kept for a pod is unreadable, nothing is", pod=pod.name, why=_why(exc))
-        return None
-
-
-def _load(node: Node) -> dict[str, float]:
-    try:
-        return node_load(node)
-    except Exception as exc:  # noqa: BLE001 - see _spec
-        log.error(
-            "a node's load is unreadable, its cards count as not measured", node=node.metadata.name, why=_why(exc)
-        )
-        return {}
-
-
-def _bound(pod: Pod) -> BoundPod:
-    """An allocation that cannot be read holds a card that no node has: it fences the node, for it is not none."""
-    try:
-        return bound_pod(pod)
-    except Exception as exc:  # noqa: BLE001 - see _spec
-        log.error("a pod's allocation is unreadable, its node is fenced", pod=pod.name, why=_why(exc))
-        nowhere = Allocation(pod.spec.node_name, (("", (Share("(unreadable allocation)", 0, 0),)),))
-        return BoundPod(Claim(pod.metadata.uid, pod.name), pod.spec.node_name, nowhere)

@@ -22,7 +22,7 @@ READ_RESOURCES = frozenset(
     {*COUNTS, USER_MEMORY, USER_CORES, HAMI_MEMORY, HAMI_MEMORY_PCT, HAMI_CORES, OWN_MEMORY, OWN_CORES, OWN_MEMORY_PCT}
 )
 IGNORED_RESOURCES = frozenset({"nvidia.com/priority"})
-"""Known, and without a bearing on whether a pod fits."""
+"""HAMi's, without a bearing on whether a pod fits; taken out of pods, for no node offers it."""
 MIG_RESOURCES = "nvidia.com/mig-"
 """How NVIDIA's names of MIG instances begin."""
 RESOURCE_DOMAINS = ("nvidia.com/", "cardwise.dev/")
@@ -41,6 +41,11 @@ ANNOTATION_HAMI_ALLOCATED = "hami.io/vgpu-devices-allocated"
 """On a pod: per container, ended by ``;``, its cards, each ``uuid,type,MiB,percent`` and ended by ``:``."""
 ANNOTATIONS_HAMI_TYPES = ("nvidia.com/use-gputype", "nvidia.com/nouse-gputype")
 """On a pod: card models that will do, and card models that will not (comma-separated)."""
+ANNOTATION_HAMI_USE_UUID, ANNOTATION_HAMI_NO_UUID = "nvidia.com/use-gpuuuid", "nvidia.com/nouse-gpuuuid"
+ANNOTATION_HAMI_NUMA, ANNOTATION_HAMI_MODE = "nvidia.com/numa-bind", "nvidia.com/vgpu-mode"
+ANNOTATION_HAMI_NODE_POLICY = "hami.io/node-scheduler-policy"
+ANNOTATION_HAMI_CARD_POLICY = "hami.io/gpu-scheduler-policy"
+"""On a pod, for HAMi alone: wishes that are not read here, and told so (``scheduler/hami.py``)."""
 
 ANNOTATION_ALLOC, LABEL_BOUND = "cardwise.dev/alloc", "cardwise.dev/bound"
 """On a pod, written with its Binding and by the scheduler alone: the allocation; and that there is one."""

@@ -24,7 +24,7 @@ NOT_YET = "not sampled yet"
 
 
 class Sampler(Protocol):
-    """What is asked of the driver: :class:`cardwise.adapters.nvml.Driver` has it."""
+    """What is asked of the driver: :class:`cardwise.adapters.nvml.driver.Driver` has it."""
 
     def sample(self, uuid: str) -> CardSample:
         """The card as it is now; a CardwiseError if it cannot be told."""

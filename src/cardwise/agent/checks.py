@@ -11,9 +11,20 @@ from collections.abc import Iterable, Sequence
 
 from cardwise.adapters.kube_objects import Node
 from cardwise.adapters.quantity import NotAQuantityError, parse_mib, parse_milli
+from cardwise.core.card.facts import NodeFacts
 
 LEAST_KUBELET = (1, 29)
 """The first whose device plugins may name CDI devices without a feature gate. Source: KEP-4009."""
+
+LEAST_BRANCH = 450
+"""Older drivers lack what is asked of them at each look, and MPS limits per client came later still."""
+
+
+def driver_findings(facts: NodeFacts) -> Sequence[str]:
+    """What is wrong with the driver's version (SPEC A8)."""
+    if not 0 < facts.driver_branch < LEAST_BRANCH:
+        return []
+    return [f"the driver is {facts.driver_version}, older than R{LEAST_BRANCH}: upgrade it"]
 
 
 def node_findings(node: Node) -> Sequence[str]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from cardwise.adapters.journal import Row
-from cardwise.adapters.nvml import Driver
+from cardwise.adapters.nvml.driver import Driver
 from cardwise.core.card.facts import CardFacts, MigInstance, ProcessUse
 from cardwise.core.card.mig import Creation, Held, Plan, Profile, Refusal, plan
 from cardwise.errors import CardError

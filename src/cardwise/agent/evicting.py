@@ -16,10 +16,11 @@ from dataclasses import dataclass, field, replace
 import structlog
 
 from cardwise.adapters.journal import Eviction, Journal
-from cardwise.adapters.kube.events import event
+from cardwise.adapters.kube.events import about_pod, event
 from cardwise.adapters.kube.port import Evictee, NodePort
 from cardwise.agent.telling import COMPONENT
 from cardwise.errors import ClusterError, ConflictError, NotFoundError
+from cardwise.said import MOST_REMEMBERED, Said
 
 log = structlog.get_logger()
 
@@ -43,6 +44,7 @@ class Evicting:
     again_s: float = AGAIN_S
     owed: asyncio.Event = field(default_factory=asyncio.Event)
     _failed: dict[str, str] = field(default_factory=dict)
+    _said: Said = field(default_factory=lambda: Said(most=MOST_REMEMBERED))
 
     def begin(self, eviction: Eviction) -> None:
         """From now on this pod has to go."""
@@ -82,7 +84,8 @@ class Evicting:
         try:
             self._forget()
         except ClusterError as exc:
-            log.warning("old evictions are kept", why=str(exc))
+            if self._said.is_news("old", str(exc)):
+                log.warning("old evictions are kept", why=str(exc))
 
     async def _tell(self, uid: str) -> None:
         """Both steps, whether or not the other succeeds; what fails is tried again later."""
@@ -107,7 +110,8 @@ class Evicting:
         try:
             self.journal.put_eviction(eviction)
         except ClusterError as exc:
-            log.error("an eviction could not be written down", pod=eviction.name, why=str(exc))
+            if self._said.is_news(eviction.uid, str(exc)):
+                log.error("an eviction could not be written down", pod=eviction.name, why=str(exc))
 
     async def _evict(self, eviction: Eviction) -> None:
         if eviction.deleted or not self._is_away(eviction):
@@ -120,13 +124,7 @@ class Evicting:
         """After a first try to evict: the event says what else was done."""
         if eviction.told or not (eviction.deleted or eviction.how or not self._is_away(eviction)):
             return
-        about = {
-            "kind": "Pod",
-            "namespace": eviction.namespace,
-            "name": eviction.pod,
-            "uid": eviction.uid,
-            "apiVersion": "v1",
-        }
+        about = about_pod(eviction.namespace, eviction.pod, eviction.uid)
         text = f"{eviction.why}; {eviction.how}" if eviction.how else eviction.why
         told = event(about, REASON, text, component=COMPONENT, namespace=eviction.namespace, host=self.node)
         await self.port.post_event(told, eviction.namespace)

@@ -26,17 +26,22 @@ class Inventory:
     """facts: the driver's. modes: by UUID. binds: what holds its slices to their memory in any case.
 
     troubles: why a card takes no new slices, by who says so and UUID. They are of the cards that the driver tells;
-    all else is of what is offered.
+    all else is of what is offered. left: of these those for which what runs on the card should go.
     """
 
     facts: NodeFacts
     modes: dict[str, Isolation] = field(default_factory=dict)
     binds: frozenset[str] = frozenset()
     troubles: dict[tuple[str, str], str] = field(default_factory=dict)
+    left: set[tuple[str, str]] = field(default_factory=set)
 
-    def report(self, source: str, uuid: str, why: str) -> bool:
-        """``source`` says why a card takes no new slices, or nothing if it does; True if that is news to the card."""
+    def report(self, source: str, uuid: str, why: str, *, leave: bool = False) -> bool:
+        """``source`` says why a card takes no new slices, or nothing if it does; True if that is news to the card.
+
+        leave: what runs on it should go, too.
+        """
         before = self._is_troubled(uuid)
+        (self.left.add if why and leave else self.left.discard)((source, uuid))
         if why:
             self.troubles[source, uuid] = why
         else:
@@ -90,6 +95,7 @@ class Inventory:
     def specs(self) -> list[CardSpec]:
         """The cards as the scheduler is told."""
         sick, offered = self.sick, self.units
+        left = {uuid for _, uuid in self.left}
         return [
             CardSpec(
                 unit.uuid,
@@ -99,6 +105,7 @@ class Inventory:
                 unit.uuid not in sick,
                 links_of(unit, offered, self.facts.cards),
                 unit.uuid in self.binds,
+                stays=unit.uuid in sick and unit.card.uuid not in left,
             )
             for unit in offered
         ]

@@ -20,17 +20,19 @@ from cardwise.adapters.claims import MOST_PROCESSES, PROCESSES, read_claim
 from cardwise.adapters.journal import Journal, Row, State
 from cardwise.adapters.kube_objects import LocalPod, Metadata
 from cardwise.adapters.kubelet.device_plugin import RefusedError
-from cardwise.adapters.mps import SliceLimits, namespace_name
-from cardwise.adapters.nvml import Driver
+from cardwise.adapters.mps.v3 import namespace_name
+from cardwise.adapters.mps.values import SliceLimits
+from cardwise.adapters.nvml.driver import Driver
 from cardwise.agent.driver_calls import DriverCalls
 from cardwise.agent.inventory import Inventory, pod_holds
 from cardwise.agent.mps_daemon import Alarm, Supervisor
 from cardwise.agent.owners import Owner
+from cardwise.agent.telling import to_nobody
 from cardwise.agent.watching import NodePods
 from cardwise.core.card.handover import FULL_PCT, Grant
 from cardwise.core.card.isolation import Hold, Offer, Standing, Unoffered, stand
 from cardwise.core.claim import LatencyClass
-from cardwise.core.request import Isolation
+from cardwise.core.request import Isolation, WorkloadClass
 from cardwise.errors import CardError, CardwiseError
 from cardwise.files import seen
 
@@ -38,10 +40,6 @@ log = structlog.get_logger()
 
 SOURCE_STEP, SOURCE_MPS = "isolation", "mps"
 _GONE = LocalPod(Metadata())
-
-
-def _to_nobody(_ready: bool, _text: str) -> None:
-    return
 
 
 @dataclass(slots=True)
@@ -58,7 +56,7 @@ class Isolating:
     mps: Supervisor | None
     cgroups: Path
     renewed: Callable[[], None]
-    tell: Callable[[bool, str], None] = _to_nobody
+    tell: Callable[[bool, str], None] = to_nobody
     standings: dict[str, Standing] = field(default_factory=dict)
     alarms: dict[str, int] = field(default_factory=dict)
     calls: DriverCalls = field(default_factory=DriverCalls)
@@ -116,7 +114,7 @@ class Isolating:
             grant.uuid,
             memory_mib,
             grant.compute_pct or FULL_PCT,
-            low_priority=claim.latency is LatencyClass.BEST_EFFORT,
+            low_priority=claim.latency is LatencyClass.BEST_EFFORT or claim.workload is WorkloadClass.TRAINING,
             processes=processes,
         )
 

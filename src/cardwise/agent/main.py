@@ -15,7 +15,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -29,11 +29,14 @@ from cardwise.adapters.cgroup import is_version_2
 from cardwise.adapters.journal import Journal
 from cardwise.adapters.kube.port import NodePort
 from cardwise.adapters.kubelet.pod_resources import PodResources
-from cardwise.adapters.mps import ControlDaemon, MpsControl, MpsSupport, MpsV2, MpsV3, probe
+from cardwise.adapters.mps.daemon import ControlDaemon, probe
+from cardwise.adapters.mps.v2 import MpsV2
+from cardwise.adapters.mps.v3 import MpsV3
+from cardwise.adapters.mps.values import MpsControl, MpsSupport
 from cardwise.adapters.node_cards import encode_lending
-from cardwise.adapters.nvml import Driver
+from cardwise.adapters.nvml.driver import Driver
 from cardwise.agent.cards import Cards
-from cardwise.agent.checks import node_findings
+from cardwise.agent.checks import driver_findings, node_findings
 from cardwise.agent.driver_calls import alone
 from cardwise.agent.evicting import Evicting
 from cardwise.agent.inventory import Inventory, allocation_of
@@ -55,7 +58,7 @@ from cardwise.agent.server import Pages
 from cardwise.agent.server import serving as serving_http
 from cardwise.agent.settings import ALL_PCT, Settings
 from cardwise.agent.sweeping import Sweeping
-from cardwise.agent.telling import Teller
+from cardwise.agent.telling import Teller, to_nobody
 from cardwise.agent.using import Using
 from cardwise.agent.watching import NodePods
 from cardwise.agent.wellness import Wellness
@@ -67,9 +70,11 @@ from cardwise.core.card.watermark import FIRST_LENT_SHARE, MarkPolicy
 from cardwise.core.request import Isolation
 from cardwise.errors import ClusterError, DriverError, UserError
 from cardwise.process import end_if_failed, until_stopped
+from cardwise.said import Said
 
 log = structlog.get_logger()
 
+CHECK_AGAIN_S = 30.0
 DRIVER_EVERY_S = 30.0
 DRIVER_LATE_S = 5.0
 """From when on it is told that the driver has not answered."""
@@ -162,15 +167,20 @@ class Agent:
 
     async def look_around(self) -> None:
         """Say what an operator should know of this node, once."""
-        port, node = self.pods.port, self.pods.node
-        try:
-            found = node_findings(await port.get_node(node))
-        except ClusterError as exc:
-            log.warning("the node could not be checked", why=str(exc))
-            return
-        for text in found:
+        for text in [*await self._node_findings(), *driver_findings(self.inventory.facts)]:
             log.warning("node", finding=text)
             self.sweeping.preparing.teller.of_node("CardwiseNodeCheck", text)
+
+    async def _node_findings(self) -> Sequence[str]:
+        """As soon as the API server tells of the node."""
+        port, node, told = self.pods.port, self.pods.node, Said()
+        while True:
+            try:
+                return node_findings(await port.get_node(node))
+            except ClusterError as exc:
+                if told.is_news(node, str(exc)):
+                    log.warning("the node could not be checked yet", why=str(exc))
+                await asyncio.sleep(CHECK_AGAIN_S)
 
     async def _synced(self) -> None:
         until_s = time.monotonic() + SYNC_S
@@ -189,7 +199,7 @@ async def build(port: NodePort, settings: Settings, node: str, driver: Driver, f
     standings = choose()
     mps = _supervisor(settings, support, standings)
     pods, teller = NodePods(port, node), Teller(port, node)
-    journal = Journal(Path(settings.state_folder) / "journal.db")
+    journal = Journal(settings.journal)
     if journal.damage:
         log.error("the journal was begun anew", why=journal.damage)
         teller.of_node("CardwiseJournalDamaged", journal.damage)
@@ -204,7 +214,8 @@ async def build(port: NodePort, settings: Settings, node: str, driver: Driver, f
     preparing = Preparing(node, owners, pods, inventory, journal, files, isolating, toolkit.read, teller)
     plugin = SlotPlugin(inventory, journal, preparing, slots, changed)
     registering = Registering(plugin, Path(settings.kubelet_folder), settings.resource)
-    wellness = Wellness(inventory, journal, teller, now_s, changed.set)
+    wellness = Wellness(inventory, journal, teller, now_s, changed.set, boot=_boot(Path(settings.proc_folder)))
+    wellness.restore()
     cards = Cards(driver, [card.uuid for card in facts.cards], period_s=settings.sample_every_s)
     using = Using(driver, cards, wellness, inventory, journal, pods, Path(settings.proc_folder))
     refreshing = Refreshing(driver, isolating, choose, changed.set)
@@ -236,6 +247,13 @@ async def build(port: NodePort, settings: Settings, node: str, driver: Driver, f
         metrics,
         toolkit,
     )
+
+
+def _boot(proc: Path) -> str:
+    """What names the node's boot, or nothing where the kernel does not say. Source: random(4), boot_id."""
+    with contextlib.suppress(OSError):
+        return (proc / "sys" / "kernel" / "random" / "boot_id").read_text(encoding="ascii", errors="replace").strip()
+    return ""
 
 
 def _reclaiming(settings: Settings, driver: Driver, preparing: Preparing, now_s: Callable[[], float]) -> Reclaiming:
@@ -360,18 +378,16 @@ async def _be_alone(lock: NodeLock, settings: Settings, teller: Teller, pages: P
         await lock.wait(say)
 
 
-def _to_nobody(_text: str) -> None:
-    return
-
-
-async def _facts(driver: Driver, teller: Teller, say: Callable[[str], None] = _to_nobody) -> NodeFacts:
+async def _facts(driver: Driver, teller: Teller, say: Callable[[str], None] = to_nobody) -> NodeFacts:
     """What the driver tells of the node, as soon as there is one. say: is told what is waited for."""
+    told = Said()
     while True:
         say("the driver is being read")
         try:
             facts = await _read(driver, teller, say)
         except DriverError as exc:
-            log.error("no cards can be offered", why=str(exc))
+            if told.is_news("driver", str(exc)):
+                log.error("no cards can be offered", why=str(exc))
             teller.of_node("CardwiseNoDriver", str(exc))
             say(str(exc))
             await asyncio.sleep(DRIVER_EVERY_S)
@@ -389,10 +405,11 @@ async def _read(driver: Driver, teller: Teller, say: Callable[[str], None]) -> N
         driver.open()
         return driver.facts()
 
-    begin_s, reading = time.monotonic(), alone("driver", read)
+    begin_s, reading, told = time.monotonic(), alone("driver", read), Said()
     while not (await asyncio.wait([reading], timeout=DRIVER_LATE_S))[0]:
         late = f"the driver has not answered for {time.monotonic() - begin_s:.0f} s"
-        log.warning("no cards can be offered yet", why=late)
+        if told.is_news("late", None):
+            log.warning("no cards can be offered yet", why=late)
         teller.of_node("CardwiseNoDriver", f"the driver has not answered for {DRIVER_LATE_S:.0f} s; see dmesg")
         say(late)
     return reading.result()

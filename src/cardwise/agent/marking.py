@@ -16,7 +16,7 @@ import structlog
 from cardwise.adapters.cgroup import home_of
 from cardwise.adapters.journal import Journal, Row, Standing
 from cardwise.adapters.kube_objects import LocalPod
-from cardwise.adapters.nvml import Driver
+from cardwise.adapters.nvml.driver import Driver
 from cardwise.agent.cards import Cards, CardState
 from cardwise.agent.inventory import Inventory, restart_s, standing_of
 from cardwise.agent.watching import NodePods

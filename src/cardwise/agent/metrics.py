@@ -24,7 +24,7 @@ from cardwise.agent.registering import Registering
 from cardwise.agent.using import Using
 from cardwise.agent.wellness import Wellness
 from cardwise.core.card.facts import CardSample
-from cardwise.core.card.health import State
+from cardwise.core.card.health_record import State
 from cardwise.core.card.isolation import Hold
 from cardwise.core.card.watermark import Level
 from cardwise.core.request import Isolation

@@ -18,9 +18,10 @@ from typing import Literal
 
 import structlog
 
-from cardwise.adapters.mps import MpsControl, SliceLimits, difference
+from cardwise.adapters.mps.values import MpsControl, SliceLimits, difference
 from cardwise.core.card.facts import ProcessUse
 from cardwise.errors import CardError
+from cardwise.said import MOST_REMEMBERED, Said
 
 log = structlog.get_logger()
 
@@ -74,8 +75,10 @@ class Supervisor:
     _mute: int = 0
     _started_s: float = float("-inf")
     _next_start_s: float = float("-inf")
+    _said: Said = field(init=False)
 
     def __post_init__(self) -> None:
+        self._said = Said(self.now_s, most=MOST_REMEMBERED)
         self._mark(dict.fromkeys(self.card_uuids, "not looked at yet"))
 
     def state(self, card_uuid: str) -> MpsState:
@@ -125,12 +128,17 @@ class Supervisor:
             await self._remove(name)
 
     async def check(self) -> tuple[Alarm, ...]:
-        """Look once, mend what can be mended, return what is or was wrong. What lasts is told at every look."""
+        """Look once, mend what can be mended, return what is or was wrong.
+
+        What lasts is returned at every look, and logged once and then now and then.
+        """
         async with self._lock:
             alarms = tuple(dict.fromkeys([*self._pending, *await self._look()]))
             self._pending.clear()
         for alarm in alarms:
-            log.warning("mps", alarm=alarm.kind, card=alarm.card_uuid, slice=alarm.slice_name, text=alarm.text)
+            about = {"card": alarm.card_uuid, "slice": alarm.slice_name}
+            if self._said.is_news((alarm.kind, *about.values()), alarm.text):
+                log.warning("mps", alarm=alarm.kind, **about, text=alarm.text)
         return alarms
 
     async def run(self, tell: Callable[[tuple[Alarm, ...]], None]) -> None:
@@ -234,7 +242,8 @@ class Supervisor:
             await self.control.remove(name)
         except CardError as exc:
             self._leftover.add(name)
-            log.warning("an MPS slice was not removed", slice=name, why=str(exc))
+            if self._said.is_news(("leftover", name), str(exc)):
+                log.warning("an MPS slice was not removed", slice=name, why=str(exc))
 
     def _mark(self, why: Mapping[str, str]) -> None:
         now_s = self.now_s()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import structlog
@@ -24,6 +24,7 @@ from cardwise.agent.watching import NodePods
 from cardwise.core.allocation import Allocation
 from cardwise.core.claim import Stage
 from cardwise.errors import ClusterError, NotFoundError
+from cardwise.said import Said
 
 log = structlog.get_logger()
 
@@ -53,6 +54,7 @@ class Owners:
     resource: str
     pods: NodePods
     allocation_of: Callable[[LocalPod], Allocation | None]
+    _said: Said = field(default_factory=Said)
 
     async def find(self, slots: Sequence[str], rows: Collection[Row] = ()) -> Owner:
         """The container that has exactly these slots and starts now. Raises RefusedError, or ClusterError.
@@ -93,7 +95,8 @@ class Owners:
         try:
             return read_checkpoint(self.folder, self.resource)
         except ClusterError as exc:
-            log.warning("the kubelet's checkpoint says nothing", why=str(exc))
+            if self._said.is_news("checkpoint", str(exc)):
+                log.warning("the kubelet's checkpoint says nothing", why=str(exc))
             return []
 
     async def _pod(self, slots: Sequence[str], held: Held | None, entries: Iterable[Entry]) -> LocalPod:

@@ -18,15 +18,12 @@ from cardwise.adapters.kubelet.device_plugin import Device, RefusedError, Unknow
 from cardwise.agent.inventory import Inventory
 from cardwise.agent.owners import few
 from cardwise.agent.preparing import Preparing
+from cardwise.agent.telling import to_nobody
 from cardwise.core.card.handover import SLOT_NAME, Slots
 from cardwise.files import seen
 
 PREPARE_TIMEOUT_S = 25.0
 """The kubelet gives a start 30 s: better our words than its own."""
-
-
-def _to_nobody(_call: str, _seconds: float) -> None:
-    return
 
 
 @dataclass(slots=True)
@@ -38,7 +35,7 @@ class SlotPlugin:
     preparing: Preparing
     slots: Slots
     changed: asyncio.Event = field(default_factory=asyncio.Event)
-    took: Callable[[str, float], None] = _to_nobody
+    took: Callable[[str, float], None] = to_nobody
 
     async def offers(self) -> AsyncIterator[Sequence[Device]]:
         """All slots, and again when :meth:`renew` was called and a slot's health changed."""

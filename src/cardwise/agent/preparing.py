@@ -28,6 +28,7 @@ from cardwise.core.allocation import BoundPod
 from cardwise.core.card.facts import Unit
 from cardwise.core.card.handover import Demands, Grant, Mismatch, Refusal, Start, hand_over
 from cardwise.errors import CardwiseError, ClusterError
+from cardwise.said import MOST_REMEMBERED, Said
 
 log = structlog.get_logger()
 
@@ -74,6 +75,7 @@ class Preparing:
     unknown: str = ""
     reclaimed: Callable[[str], str] = _nobody
     _locks: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
+    _said: Said = field(default_factory=lambda: Said(most=MOST_REMEMBERED))
 
     async def prepare(self, slots: Sequence[str]) -> None:
         """Make a container's slots ready. Raises RefusedError with the reason, or another CardwiseError."""
@@ -93,7 +95,8 @@ class Preparing:
             with _bugs_told(pod=owner.pod.name, container=owner.container):
                 await self._prepare(owner, slots)
         except CardwiseError as error:
-            log.warning("a container may not start", pod=owner.pod.name, container=owner.container, why=str(error))
+            if self._said.is_news((owner.pod.metadata.uid, owner.container), str(error)):
+                log.warning("a container may not start", pod=owner.pod.name, container=owner.container, why=str(error))
             self.teller.refused(owner, str(error))
             raise
 
@@ -127,13 +130,14 @@ class Preparing:
 
     async def _prepare(self, owner: Owner, slots: Sequence[str]) -> None:
         bound = _bound(owner)
+        unknown = await self._still_unknown(owner)
         before = self.journal.get(bound.claim.uid, owner.container)
         displaced = [row for row in self._with(slots) if row is not before]
         again = any(
             row.state is State.READY and row.uid == bound.claim.uid for row in (before, *displaced) if row is not None
         )
-        if self.unknown and not again:
-            raise RefusedError(f"cardwise: what runs on this node is not known yet: {self.unknown}; try again")
+        if unknown and not again:
+            raise RefusedError(f"cardwise: what runs on this node is not known yet: {unknown}; try again")
         for other in displaced:  # the kubelet took their slots back, so their container is gone
             log.info("slots change hands", pod=f"{other.namespace}/{other.pod}", slots=other.slots)
             await self._take_back(other)
@@ -167,6 +171,38 @@ class Preparing:
             self.files.remove(slot)
         await self.limits.lift(row)
         self.journal.drop(row)
+
+    async def enter_what_runs(self, starting: Owner | None = None) -> None:
+        """Once after a start: containers that the journal does not know. Raises ClusterError; then it is due still.
+
+        starting: is no such one, its own start is under way.
+        """
+        if not self.unknown:
+            return
+        if not self.pods.synced:
+            self.unknown = "the API server has not told the node's pods"
+            return
+        for owner, slots in await self.owners.running():
+            known = self.journal.get(owner.pod.metadata.uid, owner.container) is not None
+            if not known and not _same(owner, starting):
+                self._adopt_or_tell(owner, sorted(slots))
+        self.unknown = ""
+
+    def _adopt_or_tell(self, owner: Owner, slots: list[str]) -> None:
+        """A container that has slots and whose start this journal does not know: it may run, or wait for its start."""
+        try:
+            self.adopt(owner, slots)
+        except CardwiseError as exc:
+            if self._said.is_news((owner.pod.metadata.uid, owner.container), str(exc)):
+                log.error("a container holds slots that it may not have", pod=owner.pod.name, why=str(exc))
+
+    async def _still_unknown(self, owner: Owner) -> str:
+        """Why the journal may lack containers that run, after another look: the kubelet may have come a moment ago."""
+        try:
+            await self.enter_what_runs(owner)
+        except CardwiseError as exc:
+            return str(exc)
+        return self.unknown
 
     def adopt(self, owner: Owner, slots: Sequence[str]) -> None:
         """Enter a container that runs already and that the journal does not know. Raises RefusedError if it may not."""
@@ -203,6 +239,10 @@ class Preparing:
                 self.files.remove(slot)
         except CardwiseError as exc:  # why it may not start is what matters; the row stays, and is swept with its pod
             log.error("what a refused container got was not taken back", pod=row.pod, why=str(exc))
+
+
+def _same(one: Owner, other: Owner | None) -> bool:
+    return other is not None and (one.pod.metadata.uid, one.container) == (other.pod.metadata.uid, other.container)
 
 
 def toolkit_names(unit: Unit, toolkit: Toolkit) -> tuple[str, ...]:

@@ -9,15 +9,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 
 import structlog
 
 from cardwise.adapters import wire
+from cardwise.adapters.kube.conditions import node_condition
+from cardwise.adapters.kube.instants import lease_stamp_now, stamp_now
 from cardwise.adapters.kube.port import LeaseRecord, NodePort
 from cardwise.adapters.node_cards import encode_cards, encode_load
 from cardwise.agent.inventory import Inventory
 from cardwise.errors import ClusterError, ConflictError, NotFoundError
+from cardwise.said import Said
 
 log = structlog.get_logger()
 
@@ -53,6 +55,11 @@ class Publishing:
     _conditions: dict[str, tuple[str, str]] = field(default_factory=dict)
     _since: dict[str, tuple[str, str]] = field(default_factory=dict)
     _wanted: dict[str, tuple[bool, str]] = field(default_factory=dict)
+    _said: Said = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Nothing was said yet."""
+        self._said = Said(self.now_s)
 
     async def run(self) -> None:
         """Publish what changed, and the heartbeat, until cancelled."""
@@ -62,7 +69,8 @@ class Publishing:
                     await step()
                 except ClusterError as exc:
                     self.failures += 1
-                    log.warning("could not publish", what=step.__name__, why=str(exc))
+                    if self._said.is_news(step.__name__, str(exc)):
+                        log.warning("could not publish", what=step.__name__, why=str(exc))
             await asyncio.sleep(PERIOD_S)
 
     async def publish(self) -> None:
@@ -107,21 +115,20 @@ class Publishing:
             status, reason = ("True", "Ready") if ready else ("False", "NotReady")
             if self._conditions.get(kind) == (status, text):
                 continue
-            now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+            now = stamp_now()
             since = await self._status_since(kind, status, now)
-            told = {"type": kind, "status": status, "reason": reason, "message": text[:1000], "lastHeartbeatTime": now}
-            await self.port.set_node_condition(self.node, {**told, **since})
+            await self.port.set_node_condition(self.node, node_condition(kind, status, reason, text, now, since))
             self._conditions[kind] = (status, text)
 
-    async def _status_since(self, kind: str, status: str, now: str) -> dict[str, str]:
-        """When the condition came to this status; nothing where the node has it so from an agent before: that stays."""
+    async def _status_since(self, kind: str, status: str, now: str) -> str | None:
+        """When the condition came to this status; None where the node has it so from an agent before: that stays."""
         if kind not in self._since:
             node = await self.port.get_node(self.node)
             if any((each.type, each.status) == (kind, status) for each in node.status.conditions):
-                return {}
+                return None
         if self._since.get(kind, ("", ""))[0] != status:
             self._since[kind] = (status, now)
-        return {"lastTransitionTime": self._since[kind][1]}
+        return self._since[kind][1]
 
     async def beat(self) -> None:
         """Renew the Lease, if it is time. Raises ClusterError."""
@@ -132,8 +139,7 @@ class Publishing:
             record = await self.port.read_lease(self.namespace, name)
         except NotFoundError:
             record = LeaseRecord()
-        renewed = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%fZ}"
-        wanted = replace(record, holder=self.node, duration_s=LEASE_S, renewed=renewed)
+        wanted = replace(record, holder=self.node, duration_s=LEASE_S, renewed=lease_stamp_now())
         try:
             await self.port.write_lease(self.namespace, name, wanted)
         except ConflictError:

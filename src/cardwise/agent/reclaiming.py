@@ -26,6 +26,7 @@ from cardwise.core.card.ending import Act, EndPolicy, Going, is_given_up, next_a
 from cardwise.core.card.reclaim import Holder, Victim, reclaim
 from cardwise.core.card.watermark import Level
 from cardwise.errors import ClusterError
+from cardwise.said import MOST_REMEMBERED, Said
 
 log = structlog.get_logger()
 
@@ -58,6 +59,11 @@ class Reclaiming:
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("begun", "term", "kill", "given-up"), 0))
     hung: tuple[str, ...] = ()
     _given_up: set[str] = field(default_factory=set)
+    _said: Said = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Nothing was said yet."""
+        self._said = Said(self.now_s, most=MOST_REMEMBERED)
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -86,7 +92,8 @@ class Reclaiming:
             try:
                 self._end(uid, going)
             except ClusterError as exc:
-                log.error("a pod that has to go cannot be ended", uid=uid, why=str(exc))
+                if self._said.is_news(uid, str(exc)):
+                    log.error("a pod that has to go cannot be ended", uid=uid, why=str(exc))
 
     def _drop_who_is_gone(self) -> None:
         """Who has no container here any more, or may run here again."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
-from cardwise.adapters.nvml import Driver
+from cardwise.adapters.nvml.driver import Driver
 from cardwise.agent.isolating import Isolating
 from cardwise.core.card.facts import CardFacts, MigInstance
 from cardwise.core.card.isolation import Standing

@@ -76,6 +76,11 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True, rename="kebab", froze
     reclaim_grace_s: int = 5
     reclaim_away_s: float = 600.0
 
+    @property
+    def journal(self) -> Path:
+        """The journal's file."""
+        return Path(self.state_folder) / "journal.db"
+
 
 def read_settings(path: Path | None) -> Settings:
     """Read and check the file; defaults without one. Raises InputError that names the key, and says what to write."""

@@ -9,15 +9,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 
 from cardwise.adapters.journal import Row, State
 from cardwise.adapters.kubelet.pod_resources import Held
-from cardwise.agent.owners import Owner
 from cardwise.agent.preparing import Preparing
+from cardwise.agent.telling import to_nobody
 from cardwise.errors import CardwiseError, NotFoundError
+from cardwise.said import MOST_REMEMBERED, Said
 
 log = structlog.get_logger()
 
@@ -26,19 +27,16 @@ SOON_S = 0.5
 """After news of a pod: the kubelet forgets it a moment later than the API."""
 
 
-def _to_nobody() -> None:
-    return
-
-
 @dataclass(slots=True)
 class Sweeping:
     """Cleans up after pods. resource: what the slots are called. renewed: called when slots have become free."""
 
     preparing: Preparing
     resource: str
-    renewed: Callable[[], None] = _to_nobody
+    renewed: Callable[[], None] = to_nobody
     period_s: float = PERIOD_S
     soon_s: float = SOON_S
+    _said: Said = field(default_factory=lambda: Said(most=MOST_REMEMBERED))
 
     async def run(self) -> None:
         """Sweep after news and every some seconds, until cancelled."""
@@ -50,10 +48,11 @@ class Sweeping:
                     await asyncio.sleep(self.soon_s)
             changed.clear()
             try:
-                await self.enter_what_runs()
+                await self.preparing.enter_what_runs()
                 await self.sweep()
             except CardwiseError as exc:
-                log.warning("could not clean up after pods", why=str(exc))
+                if self._said.is_news("sweep", str(exc)):
+                    log.warning("could not clean up after pods", why=str(exc))
 
     async def sweep(self) -> None:
         """Remove what is of pods that are gone. What cannot be removed is told and left for the next time.
@@ -74,14 +73,16 @@ class Sweeping:
             try:
                 self.preparing.files.remove(slot)
             except CardwiseError as exc:
-                log.warning("a file that nobody has is left", slot=slot, why=str(exc))
+                if self._said.is_news(slot, str(exc)):
+                    log.warning("a file that nobody has is left", slot=slot, why=str(exc))
 
     async def _remove(self, row: Row) -> None:
         pod = f"{row.namespace}/{row.pod}"
         try:
             await self.preparing.remove(row)
         except CardwiseError as exc:  # it must not keep the others
-            log.warning("could not clean up after a pod", pod=pod, container=row.container, why=str(exc))
+            if self._said.is_news((row.uid, row.container), str(exc)):
+                log.warning("could not clean up after a pod", pod=pod, container=row.container, why=str(exc))
             return
         log.info("cleaned up", pod=pod, container=row.container, slots=row.slots)
         self.renewed()
@@ -111,29 +112,9 @@ class Sweeping:
                 log.error("a start that was broken off was not taken back", pod=row.pod, why=str(exc))
         self.preparing.unknown = "the agent has just started"
         try:
-            await self.enter_what_runs()
+            await self.preparing.enter_what_runs()
         except CardwiseError as exc:
             log.warning("what runs here is not known yet", why=str(exc))
-
-    async def enter_what_runs(self) -> None:
-        """Once after a start: containers that the journal does not know. Raises ClusterError; then it is due still."""
-        preparing, pods = self.preparing, self.preparing.pods
-        if not preparing.unknown:
-            return
-        if not pods.synced:
-            preparing.unknown = "the API server has not told the node's pods"
-            return
-        for owner, slots in await preparing.owners.running():
-            if preparing.journal.get(owner.pod.metadata.uid, owner.container) is None:
-                self._adopt(owner, sorted(slots))
-        preparing.unknown = ""
-
-    def _adopt(self, owner: Owner, slots: list[str]) -> None:
-        """A container that has slots and whose start this journal does not know: it may run, or wait for its start."""
-        try:
-            self.preparing.adopt(owner, slots)
-        except CardwiseError as exc:
-            log.error("a container holds slots that it may not have", pod=owner.pod.name, why=str(exc))
 
 
 def _has(held: Held, row: Row) -> bool:

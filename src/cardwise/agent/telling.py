@@ -14,10 +14,10 @@ from typing import Any
 
 import structlog
 
-from cardwise.adapters.kube.events import MOST_TEXT, about_node, event
+from cardwise.adapters.kube.events import MOST_TEXT, about_node, about_pod, event, post
 from cardwise.adapters.kube.port import NodePort
 from cardwise.agent.owners import Owner
-from cardwise.errors import ClusterError
+from cardwise.said import Said
 
 log = structlog.get_logger()
 
@@ -28,6 +28,10 @@ MOST_WAITING = 256
 """Events that were not written yet: an API server that is slow must not cost memory."""
 MOST_ALIKE, ALIKE_S = 3, 60.0
 """So many events about one pod or card for one reason are said within so many seconds."""
+
+
+def to_nobody(*_told: object) -> None:
+    """Whom a part calls with its news while nobody wants them."""
 
 
 @dataclass(slots=True)
@@ -51,11 +55,12 @@ class Teller:
     _alike: dict[tuple[str, str], _Alike] = field(default_factory=dict)
     _waiting: deque[dict[str, Any]] = field(default_factory=deque)
     _writing: asyncio.Task[None] | None = None
+    _said: Said = field(default_factory=Said)
 
     def refused(self, owner: Owner, text: str) -> None:
         """A container may not start."""
         meta = owner.pod.metadata
-        about = {"kind": "Pod", "namespace": meta.namespace, "name": meta.name, "uid": meta.uid, "apiVersion": "v1"}
+        about = about_pod(meta.namespace, meta.name, meta.uid)
         if self._is_news(meta.uid, text):
             self._say_some((meta.uid, "CardwiseRefused"), self._event(about, meta.namespace, "CardwiseRefused", text))
 
@@ -107,7 +112,8 @@ class Teller:
     def _say(self, told: dict[str, Any]) -> None:
         if len(self._waiting) >= MOST_WAITING:
             self.lost += 1
-            log.warning("no room for an event", reason=told["reason"], text=told["message"])
+            if self._said.is_news(told["reason"], None):
+                log.warning("no room for an event", reason=told["reason"], text=told["message"], lost=self.lost)
             return
         self._waiting.append(told)
         if self._writing is None or self._writing.done():
@@ -116,7 +122,4 @@ class Teller:
     async def _write(self) -> None:
         while self._waiting:
             told = self._waiting.popleft()
-            try:
-                await self.port.post_event(told, told["metadata"]["namespace"])
-            except ClusterError as exc:
-                log.warning("an event could not be written", reason=told["reason"], why=str(exc))
+            await post(self.port, told, reason=told["reason"])

@@ -17,17 +17,19 @@ import structlog
 
 from cardwise.adapters.cgroup import Home, home_of
 from cardwise.adapters.journal import Journal
-from cardwise.adapters.nvml import Driver
+from cardwise.adapters.nvml.driver import Driver
 from cardwise.agent.cards import NOT_YET, Cards
 from cardwise.agent.inventory import Inventory
 from cardwise.agent.mps_daemon import Alarm, bypasses
+from cardwise.agent.telling import to_nobody
 from cardwise.agent.watching import NodePods
 from cardwise.agent.wellness import Wellness
 from cardwise.core.card.facts import CardEvent, CardSample
-from cardwise.core.card.health import Problem, ProblemKind
+from cardwise.core.card.health_record import Problem, ProblemKind
 from cardwise.core.card.usage import Container, SliceUse, Stranger, by_instance, slice_uses
 from cardwise.core.request import Isolation
 from cardwise.errors import CardwiseError
+from cardwise.said import MOST_REMEMBERED, Said
 
 log = structlog.get_logger()
 
@@ -40,10 +42,6 @@ EVENT_PAUSE_S, EVENT_HEARD_S = 5.0, 0.1
 EVENT_STUCK_S = 10.0
 """For how long the driver may overrun the time that it was told to wait for events."""
 MIG_CHANGED = "mig-config"
-
-
-def _to_nobody() -> None:
-    return
 
 
 def _of_a_bug(exc: Exception) -> Exception | None:
@@ -68,7 +66,7 @@ class Using:
     look_s: float = LOOK_S
     event_wait_ms: int = EVENT_WAIT_MS
     event_stuck_s: float = EVENT_STUCK_S
-    divided: Callable[[], None] = _to_nobody
+    divided: Callable[[], None] = to_nobody
     deaf: dict[str, str] = field(default_factory=dict)
     slices: list[SliceUse] = field(default_factory=list)
     strangers: list[Stranger] = field(default_factory=list)
@@ -78,6 +76,7 @@ class Using:
     _ends: threading.Event = field(default_factory=threading.Event)
     _asked_s: float | None = None
     _event_problem: str = ""
+    _said: Said = field(default_factory=lambda: Said(most=MOST_REMEMBERED))
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -110,7 +109,8 @@ class Using:
                     self._hand_over(events, loop)
             except Exception as exc:  # without this thread no Xid is heard: nothing may end it
                 self._asked_s, self._event_problem = None, str(exc) or type(exc).__name__
-                log.warning("events of cards cannot be heard", why=self._event_problem, exc_info=_of_a_bug(exc))
+                if self._said.is_news("events", self._event_problem):
+                    log.warning("events of cards cannot be heard", why=self._event_problem, exc_info=_of_a_bug(exc))
                 self._ends.wait(EVENT_PAUSE_S)
 
     def _hand_over(self, events: Iterable[CardEvent], loop: asyncio.AbstractEventLoop) -> None:
@@ -158,6 +158,7 @@ class Using:
     def look(self) -> None:
         """Hand every card's state to its judge, and take its load."""
         self.look_for_deaf()
+        self.wellness.clear_asked()
         for uuid, state in self.cards.states().items():
             if state.stuck:
                 self.wellness.hear(uuid, Problem(ProblemKind.STUCK, state.problem or ""))
@@ -205,7 +206,8 @@ class Using:
         try:
             return home_of(pid, self.proc)
         except (OSError, ValueError) as exc:
-            log.warning("a process cannot be told", pid=pid, why=str(exc))
+            if self._said.is_news(pid, str(exc)):
+                log.warning("a process cannot be told", pid=pid, why=str(exc))
             return None
 
     def _bypasses(

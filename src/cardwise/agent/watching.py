@@ -18,6 +18,7 @@ from cardwise.adapters.kube_objects import LocalPod
 from cardwise.agent.inventory import allocation_of
 from cardwise.core.allocation import Hold, Share, holds
 from cardwise.core.card.handover import Grant, Holder, most
+from cardwise.said import Said
 
 log = structlog.get_logger()
 
@@ -32,6 +33,7 @@ class NodePods:
     synced: bool = False
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     _holds: dict[str, tuple[LocalPod, tuple[Row, ...], tuple[Hold, ...]]] = field(default_factory=dict)
+    _said: Said = field(default_factory=Said)
 
     async def follow(self) -> None:
         """Read the stream until cancelled."""
@@ -49,7 +51,8 @@ class NodePods:
             case Put(pod) | Gone(pod):
                 self.by_uid.pop(pod.metadata.uid, None)
             case Lost(why):
-                log.warning("the watch of this node's pods broke", why=why)
+                if self._said.is_news("pods", why):
+                    log.warning("the watch of this node's pods broke", why=why)
         self._holds = {uid: known for uid, known in self._holds.items() if uid in self.by_uid}
         self.changed.set()
 

@@ -13,7 +13,8 @@ import click
 from rich.console import Console
 
 from cardwise.cli.inputs import NumberRange
-from cardwise.core.card.isolation import Advice, Hold, Workload, advise
+from cardwise.core.card.advice import Advice, Workload, advise
+from cardwise.core.card.isolation import Hold
 from cardwise.core.claim import LatencyClass
 
 _MEANING = {

@@ -118,7 +118,7 @@ def _sides(
         raise UserError(f"--before and --after are windows of --prometheus URL; {_SIDES}")
     if url is not None and not any(spans):
         raise UserError(f"--prometheus goes with --before or --after; {_SIDES}")
-    if any(files) and (spans[0] or (len(files) == 2 and spans[1])):
+    if files and (spans[0] or (len(files) == 2 and spans[1])):
         raise UserError(f"more than two things to compare; {_SIDES}")
     now = datetime.now(UTC)
     asked = [
@@ -148,15 +148,14 @@ class Asking:
 
     async def windows(self, sides: Sequence[Side]) -> tuple[Window | None, Window | None]:
         """Both, from their files or from Prometheus."""
-        before, after = [read_window(each) if isinstance(each, Path) else None for each in sides]
+        found = [read_window(each) if isinstance(each, Path) else None for each in sides]
         if self.url is None:
-            return before, after
+            return found[0], found[1]
         async with Prometheus(self.url, token_file=self.token_file, timeout_s=TIMEOUT_S) as prometheus:
             for i, side in enumerate(sides):
                 if isinstance(side, tuple):
-                    window = await ask(prometheus, self.url, side, self.services, self.alerts)
-                    before, after = (window, after) if i == 0 else (before, window)
-        return before, after
+                    found[i] = await ask(prometheus, self.url, side, self.services, self.alerts)
+        return found[0], found[1]
 
 
 def _name(side: Side, window: Window) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cardwise.cli.inputs import FilePath
+from cardwise.cli.inputs import SEED, FilePath
 from cardwise.errors import UserError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ MOST_SHOWN = 20
     metavar="PERCENT",
     help="What a group must save for sure.",
 )
-@click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, show_default=True, help="Of the days drawn.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Of the days drawn.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout, nothing else.")
 def complement_command(
     *,

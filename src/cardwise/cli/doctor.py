@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from cardwise.cli.cluster import ClusterInput, cluster_options
 from cardwise.cli.explain import log_to_stderr
 from cardwise.cli.inputs import FilePath
 from cardwise.errors import UserError
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 FOUND = 1
 """Exit code where there is a finding."""
+PROMETHEUS_S = 30.0
+"""Of one question: half an hour of some ten thousand slices takes its time."""
 
 
 @click.command("doctor")
@@ -36,9 +39,8 @@ FOUND = 1
     "--node-local", is_flag=True, help="Look at this node instead: driver, CDI files, MPS, kubelet's sockets."
 )
 @click.option("--agent-config", type=FilePath(), help="With --node-local: the agent's settings, for its folders.")
-@click.option("--namespace", default="cardwise-system", show_default=True, help="Where cardwise is installed.")
-@click.option("--kubeconfig", type=FilePath(), help="Default: in-cluster account, else $KUBECONFIG.")
-@click.option("--context", help="Context of the kubeconfig.")
+@click.option("--namespace", help="Where cardwise is installed. Default: where its webhook's configuration says.")
+@cluster_options(FilePath())
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout, nothing else.")
 def doctor_command(
     *,
@@ -48,16 +50,16 @@ def doctor_command(
     save: Path | None,
     node_local: bool,
     agent_config: Path | None,
-    namespace: str,
-    kubeconfig: Path | None,
-    context: str | None,
+    namespace: str | None,
+    cluster: ClusterInput,
     as_json: bool,
 ) -> None:
     """Name the likely cause of what is wrong, with its evidence and what to do.
 
-    Reads only. Exit code 0: nothing found; 1: findings; 2: the command was wrong.
+    Changes nothing. Exit code 0: nothing found; 1: findings, or what was asked for could not be read; 2: the command
+    was wrong.
     """
-    _check(dump=dump, save=save, elsewhere=bool(prometheus or kubeconfig or context), here=node_local)
+    _check(dump=dump, save=save, elsewhere=bool(prometheus or cluster.kubeconfig or cluster.context), here=node_local)
     if agent_config and not node_local:
         raise UserError("--agent-config goes with --node-local")
     if token_file and not prometheus:
@@ -78,14 +80,15 @@ def doctor_command(
     elif dump:
         capture = read_capture(dump)
     else:
-        capture = asyncio.run(_live(kubeconfig, context, namespace, prometheus, token_file))
+        capture = asyncio.run(_live(cluster, namespace, prometheus, token_file))
     if save:
         write_text(save, encode_capture(capture))
     facts = facts_of(capture, nearby)
     ranked = diagnose(facts)
     told = ranked, unexplained(facts, ranked), facts.gaps
-    click.echo(json.dumps(told_json(*told)) if as_json else "\n".join(lines(*told)))
-    if ranked or told[1]:
+    blind = prometheus is not None and capture.beside.measured is None
+    click.echo(json.dumps(told_json(*told, blind=blind)) if as_json else "\n".join(lines(*told)))
+    if ranked or told[1] or blind:
         sys.stdout.flush()
         sys.exit(FOUND)
 
@@ -105,16 +108,14 @@ def _here(agent_config: Path | None) -> Nearby:
     return look(read_settings(agent_config))
 
 
-async def _live(
-    kubeconfig: Path | None, context: str | None, namespace: str, url: str | None, token_file: Path | None
-) -> Capture:
+async def _live(cluster: ClusterInput, namespace: str | None, url: str | None, token_file: Path | None) -> Capture:
     from cardwise.adapters.kube.client import connect  # noqa: PLC0415
     from cardwise.adapters.prometheus import Prometheus  # noqa: PLC0415
     from cardwise.doctor.gathering import gather  # noqa: PLC0415
 
-    server = Prometheus(url, token_file=token_file) if url else None
+    server = Prometheus(url, token_file=token_file, timeout_s=PROMETHEUS_S) if url else None
     try:
-        async with connect(kubeconfig, context) as client:
+        async with connect(cluster.kubeconfig, cluster.context) as client:
             return await gather(client, namespace, server, datetime.now(UTC))
     finally:
         if server is not None:

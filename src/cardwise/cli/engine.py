@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -31,6 +30,9 @@ import msgspec
     "--max-running", default=0, show_default=True, help="Sequences, or contended requests, at a time; 0: any."
 )
 @click.option("--prefill-ms", default=0.0, show_default=True, help="Time per prompt token.")
+@click.option(
+    "--tokenize-cpu-ms", default=0.0, show_default=True, help="CPU time of each row, or prompt, before the card: burnt."
+)
 @click.option("--load-s", default=0.0, show_default=True, help="From start to ready.")
 @click.option("--first-request-s", default=0.0, show_default=True, help="What the first request takes longer.")
 @click.option("--warm-up", is_flag=True, help="Pay --first-request-s before being ready.")
@@ -54,7 +56,8 @@ def engine_command(script: Path | None, *, faults: bool, **options: object) -> N
 
     Speaks the Open Inference Protocol v2, OpenAI's completions with streaming, and plain lists on /predict.
     """
-    from cardwise.engine.faults import Script  # noqa: PLC0415 - other commands start without it
+    from cardwise.adapters.http1.loop import loop_factory  # noqa: PLC0415 - other commands start without it
+    from cardwise.engine.faults import Script  # noqa: PLC0415
     from cardwise.engine.server import run  # noqa: PLC0415
     from cardwise.engine.settings import Settings, read_script_file  # noqa: PLC0415
     from cardwise.process import log_as_json  # noqa: PLC0415
@@ -62,7 +65,7 @@ def engine_command(script: Path | None, *, faults: bool, **options: object) -> N
     settings = msgspec.convert({**options, "test_doors": faults}, Settings)
     given = Script() if script is None else read_script_file(script)
     log_as_json()
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         code = runner.run(run(settings, given, _tell))
     sys.exit(code)
 
@@ -70,12 +73,3 @@ def engine_command(script: Path | None, *, faults: bool, **options: object) -> N
 def _tell(url: str) -> None:
     """On stdout at once: a script that starts us waits for this line."""
     click.echo(f"listening on {url}")
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """That of uvloop where it runs: half the cost of a request."""
-    try:
-        import uvloop  # noqa: PLC0415
-    except ImportError:  # not made for this system
-        return None
-    return uvloop.new_event_loop

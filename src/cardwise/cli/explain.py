@@ -5,12 +5,11 @@ The truth lies in the pods, so no scheduler is asked: the same ledger is built h
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -20,7 +19,12 @@ from cardwise.adapters import wire
 from cardwise.adapters.claims import read_claim
 from cardwise.adapters.kube_objects import Node, Pod
 from cardwise.adapters.kubectl_list import read_listing
+from cardwise.adapters.nominations import nomination_of
+from cardwise.cli.cluster import ClusterInput, cluster_options
 from cardwise.errors import UserError
+
+if TYPE_CHECKING:
+    from cardwise.adapters.kube.client import KubeClient
 
 SHOWN = 10
 """Nodes that the table shows; ``--json`` and ``--node`` tell of more."""
@@ -32,8 +36,7 @@ SHOWN = 10
 @click.option("--node", help="Only this node.")
 @click.option("--dump", type=click.Path(path_type=Path), help="A file of `kubectl get nodes,pods -A -o json`.")
 @click.option("--config", type=click.Path(path_type=Path), help="The scheduler's settings, for its policies.")
-@click.option("--kubeconfig", type=click.Path(path_type=Path), help="Default: in-cluster account, else $KUBECONFIG.")
-@click.option("--context", help="Context of the kubeconfig.")
+@cluster_options()
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout, nothing else.")
 def explain_command(
     pod: str,
@@ -41,18 +44,21 @@ def explain_command(
     node: str | None,
     dump: Path | None,
     config: Path | None,
-    kubeconfig: Path | None,
-    context: str | None,
+    cluster: ClusterInput,
     as_json: bool,
 ) -> None:
-    """Say per node and card why POD may or may not go there: rules, then scores, then what was reported."""
+    """Say per node and card why POD may or may not go there: rules, then scores, then what was reported.
+
+    POD is NAMESPACE/POD, or a name in the namespace of -n. Give --config what the scheduler has, or its default
+    policies are explained.
+    """
     from cardwise.adapters.watching import Watching  # noqa: PLC0415
     from cardwise.core.ledger import Ledger  # noqa: PLC0415 - other commands start without HTTP libraries
     from cardwise.scheduler import telling  # noqa: PLC0415
     from cardwise.scheduler.settings import policies_of, read_settings  # noqa: PLC0415
 
     log_to_stderr()
-    nodes, pods = _of_dump(dump) if dump else asyncio.run(_of_cluster(kubeconfig, context))
+    nodes, pods = _of_dump(dump) if dump else cluster.ask(_of_cluster)
     watching = Watching(Ledger(policies_of(read_settings(config))))
     watching.hear_all(nodes, pods)
     name = pod if "/" in pod else f"{namespace}/{pod}"
@@ -63,8 +69,8 @@ def explain_command(
         raise UserError(f"no node is called {node}; the cluster has {len(watching.ledger.nodes)}")
     claim, faults = read_claim(found)
     told = telling.explain(watching.ledger, claim, node)
-    told = {**told, "stays": found.metadata.annotations.get(wire.ANNOTATION_STAYS)}
-    if not dump and (queue := asyncio.run(_queue_of(found, kubeconfig, context))) is not None:
+    told = {**told, "stays": found.metadata.annotations.get(wire.ANNOTATION_STAYS), "kept": _kept_for(found)}
+    if not dump and (queue := _queue_of(found, cluster)) is not None:
         told["queue"] = queue
     if as_json:
         click.echo(json.dumps({**told, "faults": faults}))
@@ -82,27 +88,33 @@ def log_to_stderr() -> None:
     )
 
 
+def _kept_for(pod: Pod) -> str | None:
+    """What is kept for a pod that waits, in words."""
+    if pod.spec.node_name:
+        return None
+    try:
+        kept = nomination_of(pod)
+    except ValueError as exc:
+        return str(exc)
+    return None if kept is None or kept.over else kept.words
+
+
 def _of_dump(path: Path) -> tuple[list[Node], list[Pod]]:
     listing = read_listing(path)
     return [found.object for found in listing.nodes], [found.object for found in listing.pods]
 
 
-async def _of_cluster(kubeconfig: Path | None, context: str | None) -> tuple[list[Node], list[Pod]]:
-    from cardwise.adapters.kube.client import connect  # noqa: PLC0415
-
-    async with connect(kubeconfig, context) as client:
-        return await client.list_nodes(), await client.list_pods()
+async def _of_cluster(client: KubeClient) -> tuple[list[Node], list[Pod]]:
+    return await client.list_nodes(), await client.list_pods()
 
 
-async def _queue_of(pod: Pod, kubeconfig: Path | None, context: str | None) -> dict[str, Any] | None:
+def _queue_of(pod: Pod, cluster: ClusterInput) -> dict[str, Any] | None:
     """Where it stands with Kueue: a pod without quota is offered to no node."""
     if wire.LABEL_KUEUE_MANAGED not in pod.metadata.labels and wire.LABEL_KUEUE_QUEUE not in pod.metadata.labels:
         return None
-    from cardwise.adapters.kube.client import connect  # noqa: PLC0415
     from cardwise.adapters.kueue_pending import queue_state  # noqa: PLC0415
 
-    async with connect(kubeconfig, context) as client:
-        state = await queue_state(client, pod)
+    state = cluster.ask(lambda client: queue_state(client, pod))
     return None if state is None else {**msgspec.to_builtins(state), "lines": list(state.lines())}
 
 
@@ -119,8 +131,8 @@ def _show(console: Console, told: Mapping[str, Any], faults: list[str]) -> None:
         return
     if told["bound_to"]:
         console.print(f"  bound to {told['bound_to']}: {told['allocation'] or 'without an allocation of cardwise'}")
-    if told["stays"]:
-        console.print(f"  {told['stays']}")
+    for line in filter(None, (told["stays"], told["kept"])):
+        console.print(f"  {line}")
     why = ", ".join(f"{each['nodes']} {each['short']}" for each in told["refusals"])
     console.print(f"  {told['nodes_fit']} of {told['nodes_total']} nodes fit{': ' + why if why else ''}")
     for node in told["nodes"][:SHOWN]:

@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 from cardwise.cli.inputs import FilePath
+from cardwise.cli.up import files_option, policies_option
 from cardwise.errors import UserError
 
 MOST = 1000
@@ -20,7 +21,7 @@ TOO_FEW = 1
 
 
 @click.command("fit")
-@click.option("-f", "--file", "files", multiple=True, metavar="FILE", help="Manifests: file, folder or -. Repeatable.")
+@files_option
 @click.option(
     "--slice",
     "slices",
@@ -43,14 +44,7 @@ TOO_FEW = 1
     metavar="PRODUCT=MIB",
     help="With --dump: memory per card of a product whose nodes have no nvidia.com/gpu.memory label.",
 )
-@click.option(
-    "--policy",
-    "policies",
-    multiple=True,
-    metavar="[CLASS=]NAME",
-    help="A policy by name or file, for all pods or for one class (latency-sensitive, best-effort). Repeatable. "
-    "Default: the scheduler's own.",
-)
+@policies_option
 @click.option(
     "--at-least", type=click.IntRange(0, 100_000), default=1, show_default=True, help="Exit 1 if fewer sets fit."
 )

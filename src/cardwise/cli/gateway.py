@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,6 +40,7 @@ def gateway_command(config: Path, kubeconfig: Path | None, context: str | None, 
 
         click.echo(json.dumps(document(settings), indent=1))
         return
+    from cardwise.adapters.http1.loop import loop_factory  # noqa: PLC0415
     from cardwise.gateway.main import run  # noqa: PLC0415
     from cardwise.process import log_as_json  # noqa: PLC0415
 
@@ -55,7 +55,7 @@ def gateway_command(config: Path, kubeconfig: Path | None, context: str | None, 
         async with connect(kubeconfig, context) as client:
             await run(settings, _tell, client)
 
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(main())
 
 
@@ -73,12 +73,3 @@ def _tell_what_follows(config: Path, settings: Settings) -> None:
 def _tell(where: str) -> None:
     """On stdout at once: a script that starts us waits for this line."""
     click.echo(where)
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """That of uvloop where it runs: half the cost of a request."""
-    try:
-        import uvloop  # noqa: PLC0415
-    except ImportError:  # not made for this system
-        return None
-    return uvloop.new_event_loop

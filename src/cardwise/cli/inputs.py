@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,6 +21,10 @@ TRACE_PLACES = ("data/openb", "../shared/data/openb")
 """Where the openb trace is looked for if ``CARDWISE_OPENB`` does not name its folder."""
 TRACE_NODES, TRACE_PODS = "openb_node_list_gpu_node.csv", "openb_pod_list_default.csv"
 SYNTHETIC_NODES, SYNTHETIC_SEED = 200, 1
+MADE_UP = (
+    "No history was given, so one is made up: --dump FILE reads your cluster, CARDWISE_OPENB=FOLDER the trace of a "
+    "production cluster (README)."
+)
 SEED = click.IntRange(0, 2**31 - 1)
 """Every generator of random numbers takes these, and a search starts some thousand above."""
 F = TypeVar("F", bound=Callable[..., Any])
@@ -125,7 +129,8 @@ def load_history(given: HistoryInput) -> History:
         raise UserError("--nodes and --pods go together: give both, or neither for the built-in choice")
     trace = find_trace()
     if trace is None:
-        return synthesize(SYNTHETIC_NODES, SYNTHETIC_SEED)
+        made = synthesize(SYNTHETIC_NODES, SYNTHETIC_SEED)
+        return replace(made, notes=(MADE_UP, *made.notes))
     return read_openb(trace / TRACE_NODES, trace / TRACE_PODS)
 
 

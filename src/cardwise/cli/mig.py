@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from cardwise.cli.state_folder import journal_in, state_folder_option
 from cardwise.errors import CardwiseError, UserError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from cardwise.adapters.journal import Row
     from cardwise.agent.dividing import Dividing, Layout, Steps
     from cardwise.core.card.facts import CardFacts
@@ -21,9 +23,6 @@ if TYPE_CHECKING:
 NOTHING = "none"
 _SHARED = ", not offered: it shares its memory with another"
 
-_state_folder = click.option(
-    "--state-folder", type=click.Path(path_type=Path), help="The agent's state-folder.  [default: as the agent's]"
-)
 _card = click.option("--card", required=True, help="The card's UUID, as `cardwise mig show` tells it.")
 _profiles = click.option(
     "--profiles", required=True, help=f"All that shall be on the card, such as 1g.10gb,1g.10gb,3g.40gb; or {NOTHING}."
@@ -32,11 +31,14 @@ _profiles = click.option(
 
 @click.group("mig")
 def mig_command() -> None:
-    """Divide this node's cards with MIG: show, plan, apply. Nothing in use is touched."""
+    """Divide this node's cards with MIG: show, plan, apply. Nothing in use is touched.
+
+    Runs in the agent's container, where the driver's library and the agent's journal are.
+    """
 
 
-@mig_command.command("show")
-@_state_folder
+@mig_command.command("show", short_help="List cards, their profiles and instances, and their use.")
+@state_folder_option
 def show_command(state_folder: Path | None) -> None:
     """List cards, the profiles they offer, their instances, and what uses them."""
     with _opened(state_folder, needed=False) as (dividing, cards):
@@ -48,7 +50,7 @@ def show_command(state_folder: Path | None) -> None:
 @mig_command.command("plan")
 @_card
 @_profiles
-@_state_folder
+@state_folder_option
 def plan_command(card: str, profiles: str, state_folder: Path | None) -> None:
     """Say what `apply` would do to a card, or why it refuses. Nothing is changed."""
     with _opened(state_folder) as (dividing, cards):
@@ -58,7 +60,7 @@ def plan_command(card: str, profiles: str, state_folder: Path | None) -> None:
 @mig_command.command("apply")
 @_card
 @_profiles
-@_state_folder
+@state_folder_option
 @click.option("--yes", is_flag=True, help="Do it.")
 def apply_command(card: str, profiles: str, state_folder: Path | None, *, yes: bool) -> None:
     """Divide a card anew: its idle instances may go, those in use stay. Cordon the node first."""
@@ -82,11 +84,10 @@ def apply_command(card: str, profiles: str, state_folder: Path | None, *, yes: b
 def _opened(state_folder: Path | None, *, needed: bool = True) -> Iterator[tuple[Dividing, tuple[CardFacts, ...]]]:
     """What divides, and the cards. needed: without the agent's journal nothing is done."""
     from cardwise.adapters.journal import read_rows  # noqa: PLC0415 - other commands start without the driver
-    from cardwise.adapters.nvml import Driver  # noqa: PLC0415
+    from cardwise.adapters.nvml.driver import Driver  # noqa: PLC0415
     from cardwise.agent.dividing import Dividing  # noqa: PLC0415
-    from cardwise.agent.settings import Settings  # noqa: PLC0415
 
-    rows: Callable[[], list[Row]] = partial(read_rows, (state_folder or Path(Settings().state_folder)) / "journal.db")
+    rows: Callable[[], list[Row]] = partial(read_rows, journal_in(state_folder))
     try:
         rows()
     except UserError as exc:

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import click
+
+from cardwise.cli.cluster import ClusterInput, cluster_options
 
 PORT = 8266
 
 
 @click.command("page")
 @click.option("--config", type=click.Path(path_type=Path), help="The scheduler's settings, for its policies.")
-@click.option("--kubeconfig", type=click.Path(path_type=Path), help="Default: in-cluster account, else $KUBECONFIG.")
-@click.option("--context", help="Context of the kubeconfig.")
+@cluster_options()
 @click.option("--prometheus", metavar="URL", help="Where the gateways' metrics are: http://prometheus:9090.")
 @click.option("--token-file", type=click.Path(path_type=Path), help="Of a bearer token for Prometheus.")
 @click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="On this machine; 0: any.")
 def page_command(
+    *,
     config: Path | None,
-    kubeconfig: Path | None,
-    context: str | None,
+    cluster: ClusterInput,
     prometheus: str | None,
     token_file: Path | None,
     port: int,
@@ -29,17 +29,13 @@ def page_command(
 
     Needs to list and watch nodes and pods; changes nothing.
     """
-    from cardwise.adapters.kube.client import connect  # noqa: PLC0415 - other commands start without HTTP libraries
-    from cardwise.process import log_as_json, until_stopped  # noqa: PLC0415
+    from cardwise.process import log_as_json, until_stopped  # noqa: PLC0415 - other commands start without HTTP
     from cardwise.scheduler.settings import policies_of, read_settings  # noqa: PLC0415
     from cardwise.web.main import Wish, showing  # noqa: PLC0415
 
     make_policies = policies_of(read_settings(config))
     wish = Wish(make_policies, port, prometheus, token_file)
     log_as_json()
-
-    async def main() -> None:
-        async with connect(kubeconfig, context) as client:
-            await until_stopped(showing(client, wish, lambda url: click.echo(f"The cluster on a page: {url}")))
-
-    asyncio.run(main())
+    cluster.ask(
+        lambda client: until_stopped(showing(client, wish, lambda url: click.echo(f"The cluster on a page: {url}")))
+    )

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from cardwise.cli.cluster import ClusterInput, cluster_options
 from cardwise.cli.inputs import FilePath, HistoryInput, history_options, load_history
 from cardwise.cli.terminal import console
 from cardwise.errors import ClusterError, UserError
@@ -26,10 +26,8 @@ if TYPE_CHECKING:
 SLOTS_PER_CARD = 16
 """As the agent's settings have it where nothing is told."""
 NOW, BASE = "now", "none"
-_AnswerT = TypeVar("_AnswerT")
 
-_kubeconfig = click.option("--kubeconfig", type=FilePath(), help="Default: in-cluster account, else $KUBECONFIG.")
-_context = click.option("--context", help="Context of the kubeconfig.")
+_cluster = cluster_options(FilePath())
 _file = click.option("-f", "--file", "file", type=FilePath(), required=True, help="The quota file.")
 _window = click.option(
     "--window",
@@ -50,7 +48,7 @@ def quota_command() -> None:
 # ---------------------------------------------------------------- plan
 
 
-@quota_command.command("plan")
+@quota_command.command("plan", short_help="Say what each team shall be guaranteed, and may borrow.")
 @history_options
 @click.option(
     "--prometheus", type=FilePath(), help="With --dump: what was asked for, an answer of /api/v1/query_range (docs)."
@@ -114,6 +112,11 @@ def _asked(given: HistoryInput, prometheus: Path | None, slots_per_card: int, to
 
     if prometheus is not None and given.dump is None:
         raise UserError("--prometheus tells no cards: give the nodes besides, with --dump FILE")
+    if given.dump is None and given.nodes is None and given.pods is None:
+        raise UserError(
+            "a quota of what nobody here asked for does not help: give your cluster with --dump FILE "
+            "(kubectl get nodes,pods -A -o json), or a history with --nodes and --pods"
+        )
     history = load_history(given)
     if prometheus is None:
         return asked_in(history, slots_per_card, told.cards, told.teams)
@@ -208,13 +211,10 @@ def _table(told: QuotaFile, made: QuotaPlan) -> Any:  # noqa: ANN401 - rich is l
 @_window
 @_prune
 @_force
-@_kubeconfig
-@_context
-def diff_command(
-    *, file: Path, window: str, prune: bool, force: bool, kubeconfig: Path | None, context: str | None
-) -> None:
+@_cluster
+def diff_command(*, file: Path, window: str, prune: bool, force: bool, cluster: ClusterInput) -> None:
     """Say what `apply` would change. Nothing is written. Exit code 1 if something is refused."""
-    _, changes = asyncio.run(_changes(file, window, prune=prune, force=force, kubeconfig=kubeconfig, context=context))
+    _, changes = _changes(file, window, cluster, prune=prune, force=force)
     _tell_changes(changes)
     _end_if_refused(changes)
 
@@ -225,29 +225,18 @@ def diff_command(
 @_prune
 @_force
 @click.option("--yes", is_flag=True, help="Write it. Without, what would change is told and nothing is written.")
-@_kubeconfig
-@_context
-def apply_command(
-    *, file: Path, window: str, prune: bool, force: bool, yes: bool, kubeconfig: Path | None, context: str | None
-) -> None:
+@_cluster
+def apply_command(*, file: Path, window: str, prune: bool, force: bool, yes: bool, cluster: ClusterInput) -> None:
     """Make Kueue's objects as the file says. Writes all or, if anything is refused, nothing."""
-    from cardwise.adapters.kube.client import connect  # noqa: PLC0415
     from cardwise.adapters.kueue import Kueue  # noqa: PLC0415
 
-    wanted, changes = asyncio.run(
-        _changes(file, window, prune=prune, force=force, kubeconfig=kubeconfig, context=context)
-    )
+    wanted, changes = _changes(file, window, cluster, prune=prune, force=force)
     _tell_changes(changes)
     _end_if_refused(changes)
     if not yes:
         click.echo("nothing was written; pass --yes to write it")
         return
-
-    async def write() -> None:
-        async with connect(kubeconfig, context) as client:
-            await _write(Kueue(client), wanted, changes, force=force)
-
-    asyncio.run(write())
+    cluster.ask(lambda client: _write(Kueue(client), wanted, changes, force=force))
 
 
 async def _write(kueue: Kueue, wanted: Sequence[Raw], changes: Sequence[Change], *, force: bool) -> None:
@@ -267,17 +256,16 @@ async def _write(kueue: Kueue, wanted: Sequence[Raw], changes: Sequence[Change],
                 click.echo(plain(f"deleted: {found['kind']} {called(found)}"))
 
 
-async def _changes(
-    file: Path, window: str, *, prune: bool, force: bool, kubeconfig: Path | None, context: str | None
+def _changes(
+    file: Path, window: str, cluster: ClusterInput, *, prune: bool, force: bool
 ) -> tuple[list[Raw], list[Change]]:
-    from cardwise.adapters.kube.client import connect  # noqa: PLC0415
     from cardwise.adapters.kueue import Kueue, objects  # noqa: PLC0415
     from cardwise.adapters.quota_file import read_quota_file  # noqa: PLC0415
 
     told = read_quota_file(file)
     wanted = objects(told, _window_of(told, window))
-    async with connect(kubeconfig, context) as client:
-        return wanted, await Kueue(client).changes(wanted, told.cohort, prune=prune, force=force)
+    changes = cluster.ask(lambda client: Kueue(client).changes(wanted, told.cohort, prune=prune, force=force))
+    return wanted, changes
 
 
 def _window_of(told: QuotaFile, window: str) -> int | None:
@@ -320,14 +308,16 @@ def _end_if_refused(changes: Sequence[Change]) -> None:
 # ---------------------------------------------------------------- why
 
 
-@quota_command.command("why")
+@quota_command.command("why", short_help="Say why a pod waits for quota.")
 @click.argument("pod")
 @click.option("-n", "--namespace", default="default", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout, nothing else.")
-@_kubeconfig
-@_context
-def why_command(*, pod: str, namespace: str, as_json: bool, kubeconfig: Path | None, context: str | None) -> None:
-    """Say why POD waits for quota: its queue, its place there, and Kueue's own words."""
+@_cluster
+def why_command(*, pod: str, namespace: str, as_json: bool, cluster: ClusterInput) -> None:
+    """Say why POD waits for quota: its queue, its place there, and Kueue's own words.
+
+    POD is NAMESPACE/POD, or a name in the namespace of -n.
+    """
     from cardwise.adapters.kueue_pending import QueueState, queue_state  # noqa: PLC0415
     from cardwise.errors import NotFoundError  # noqa: PLC0415
 
@@ -339,7 +329,7 @@ def why_command(*, pod: str, namespace: str, as_json: bool, kubeconfig: Path | N
         except NotFoundError as exc:
             raise UserError(f"no pod is called {where}/{name}; write NAMESPACE/POD or pass -n NAMESPACE") from exc
 
-    state = asyncio.run(_with_client(kubeconfig, context, ask))
+    state = cluster.ask(ask)
     if as_json:
         import msgspec  # noqa: PLC0415
 
@@ -348,12 +338,3 @@ def why_command(*, pod: str, namespace: str, as_json: bool, kubeconfig: Path | N
     lines = state.lines() if state else (f"{where}/{name} is in no queue of Kueue's: quota has no part in it",)
     for line in lines:
         click.echo(plain(line))
-
-
-async def _with_client(
-    kubeconfig: Path | None, context: str | None, ask: Callable[[KubeClient], Awaitable[_AnswerT]]
-) -> _AnswerT:
-    from cardwise.adapters.kube.client import connect  # noqa: PLC0415
-
-    async with connect(kubeconfig, context) as client:
-        return await ask(client)

@@ -10,10 +10,21 @@ from cardwise.errors import UserError
 
 NODES, CARDS, CARD_MODEL, CARD_MEMORY_MIB = 4, 4, "A10", 24576
 PORT = 8265
+files_option = click.option(
+    "-f", "--file", "files", multiple=True, metavar="FILE", help="Manifests: file, folder or -. Repeatable."
+)
+policies_option = click.option(
+    "--policy",
+    "policies",
+    multiple=True,
+    metavar="[CLASS=]NAME",
+    help="A policy by name or file, for all pods or for one class (latency-sensitive, best-effort). Repeatable. "
+    "Default: the scheduler's own.",
+)
 
 
 @click.command("up")
-@click.option("-f", "--file", "files", multiple=True, metavar="FILE", help="Manifests: file, folder or -. Repeatable.")
+@files_option
 @click.option(
     "--nodes", type=click.IntRange(1, 5000), help=f"Nodes of one kind. Default: {NODES}, or none with --node."
 )
@@ -33,14 +44,7 @@ PORT = 8265
     metavar="KEY=VALUE,...",
     help="One node: name=gpu-a,model=A100,memory=81920,cards=8,cpu=64[,host-memory=MIB][,zone=NAME]. Repeatable.",
 )
-@click.option(
-    "--policy",
-    "policies",
-    multiple=True,
-    metavar="[CLASS=]NAME",
-    help="A policy by name or file, for all pods or for one class (latency-sensitive, best-effort). Repeatable. "
-    "Default: the scheduler's own.",
-)
+@policies_option
 @click.option("--whole-card", is_flag=True, help="As Kubernetes does by default: every GPU pod holds whole cards.")
 @click.option(
     "--compare", "comparing", is_flag=True, help="Place the manifests with and without sharing, side by side."

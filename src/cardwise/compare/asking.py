@@ -8,6 +8,7 @@ project; kube-state-metrics docs/metrics/workload/pod-metrics.md for restarts.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -26,6 +27,7 @@ FEWEST_SAMPLES = 4
 
 _LATENCY = "cardwise_gateway_latency_seconds"
 _REQUESTS = "cardwise_gateway_requests_total"
+_HUNG_UP = "cardwise_gateway_hung_up_total"
 _GRANTED = "cardwise_slice_memory_granted_mib"
 _RESTARTS = "kube_pod_container_status_restarts_total"
 _ALLOCATABLE = "max by (uuid) (cardwise_card_memory_allocatable_mib)"
@@ -72,21 +74,24 @@ class _Asking:
         self.length_s = (span[1] - span[0]).total_seconds()
         self.parts, self.step_s = 0, 0.0
         self.is_chosen = bool(chosen)
-        names = "|".join(re.escape(each) for each in chosen).replace("\\", "\\\\").replace('"', '\\"')
-        self.select = f'{{service=~"{names}"}}' if chosen else ""
+        self.chosen = "|".join(re.escape(each) for each in chosen)
+        self.select = f"{{service=~{_quoted(self.chosen)}}}" if chosen else ""
         self.warnings: set[str] = set()
 
     async def scrape_s(self, source: str) -> float:
-        """Between two samples of the gateway."""
-        query = f"max(count_over_time(cardwise_gateway_queue_depth{self.select}[{_duration(self.length_s)}]))"
-        found = await self.prometheus.instant(query, self.span[1])
-        if not found.value:
+        """Between two samples of the gateway. Of halves of the window, for a gateway may be replaced within it."""
+        half_s = self.length_s / 2
+        query = f"max(count_over_time(cardwise_gateway_queue_depth{self.select}[{_duration(half_s)}]))"
+        past = self.span[1] + timedelta(seconds=half_s / 4)  # as in :meth:`range`
+        found = await self._asked(query, self.span[0] + timedelta(seconds=half_s), past, half_s / 2)
+        counts = np.array([each.values for each in found])
+        if not np.nansum(counts) > 0:
             whose = f" of {self.select}" if self.select else ""
             raise UserError(
                 f"{source} knows no cardwise_gateway_ series{whose} from {self.span[0]:%Y-%m-%dT%H:%M:%SZ} to "
                 f"{self.span[1]:%Y-%m-%dT%H:%M:%SZ}; give a window in which it scraped the gateway"
             )
-        return self.length_s / found.value
+        return half_s / float(np.nanmax(counts))
 
     def cut(self, scrape_s: float) -> None:
         """Decide how many parts there are."""
@@ -109,29 +114,42 @@ class _Asking:
             await self.range(f"sum by (service) (increase({_LATENCY}_sum{self.select}[{self.step}]))"), "service"
         )
         answers = await self.range(f"sum by (service, status) (increase({_REQUESTS}{self.select}[{self.step}]))")
-        bounds_s = sorted({float(each.labels["le"]) for each in buckets} - {float("inf")})
-        names = sorted({each.labels.get("service", "") for each in (*buckets, *answers)})
-        return bounds_s, {name: self._service(name, bounds_s, buckets, sums, answers) for name in names}
+        left = _by(await self.range(f"sum by (service) (increase({_HUNG_UP}{self.select}[{self.step}]))"), "service")
+        bounds_s = sorted({bound for each in buckets if math.isfinite(bound := _bound(each))})
+        if not bounds_s:
+            raise ClusterError(f"{_LATENCY}_bucket has no buckets: the gateway's histogram is needed", retry=False)
+        of_buckets, of_answers = _by_service(buckets), _by_service(answers)
+        return bounds_s, {
+            name: self._service(
+                bounds_s,
+                of_buckets.get(name, []),
+                sums.get(name, self.nothing),
+                of_answers.get(name, []),
+                left.get(name, self.nothing),
+            )
+            for name in sorted(of_buckets.keys() | of_answers.keys())
+        }
 
     def _service(
         self,
-        name: str,
         bounds_s: Sequence[float],
         buckets: Sequence[Series],
-        sums: Mapping[str, FloatArray],
+        sums: FloatArray,
         answers: Sequence[Series],
+        left: FloatArray,
     ) -> Service:
-        by_bound = {float(each.labels["le"]): each.values for each in buckets if each.labels.get("service", "") == name}
+        by_bound = {_bound(each): each.values for each in buckets}
         cumulated = np.array([by_bound.get(bound, self.nothing) for bound in (*bounds_s, float("inf"))]).T
         counts = np.maximum(np.diff(cumulated, axis=1, prepend=0.0), 0.0)
-        by_status = {each.labels["status"]: each.values for each in answers if each.labels.get("service", "") == name}
+        by_status = {each.labels.get("status", ""): each.values for each in answers}
         return Service(
             latency_counts=[row.tolist() if np.isfinite(row).all() else None for row in counts],
-            latency_sum_s=parts_of(sums.get(name, self.nothing)),
+            latency_sum_s=parts_of(sums),
             answers=self._answers(by_status, lambda _status: True),
             good=self._answers(by_status, lambda status: status[:1] in {"2", "3"}),
             refused=self._answers(by_status, lambda status: status in {"429", "503"}),
             failed=self._answers(by_status, lambda status: status[:1] == "5" and status != "503"),
+            hung_up=parts_of(left),
         )
 
     def _answers(self, by_status: Mapping[str, FloatArray], counts: _Counts) -> Parts:
@@ -146,8 +164,8 @@ class _Asking:
     async def cards(self) -> dict[str, Parts]:
         """By model. A MIG instance counts as its card, but is a share of it where services were chosen."""
         if self.is_chosen:
-            memory = f"{self.granted('uuid, namespace, pod, container')} / on (uuid) group_left () {_ALLOCATABLE}"
-            compute = self.granted("uuid, namespace, pod, container", "cardwise_slice_compute_granted_percent")
+            memory = f"{self.granted()} / on (uuid) group_left () {_ALLOCATABLE}"
+            compute = self.granted(series="cardwise_slice_compute_granted_percent")
             share = f"(({memory}) >= ({compute} / 100)) or ({compute} / 100)"
             model = "group_left (model) max by (uuid, model) (cardwise_card_info)"
             query = f"sum by (model) (({share}) * on (uuid) {model})"
@@ -187,13 +205,13 @@ class _Asking:
         return {name: parts_of(values) for name, values in found.items() if np.isfinite(values).any()}
 
     async def alerts(self, names: str) -> list[str] | None:
-        """Names of those that fired."""
-        escaped = names.replace("\\", "\\\\").replace('"', '\\"')
-        told = f'ALERTS{{alertname=~"{escaped}"}}'
-        found = await self.range(f"count by (alertname, alertstate) (count_over_time({told}[{self.step}]))")
+        """Names of those that fired, and of which service. Of services that were not chosen they are left out."""
+        of_chosen = f", service=~{_quoted(f'|{self.chosen}')}" if self.is_chosen else ""
+        told = f"ALERTS{{alertname=~{_quoted(names)}{of_chosen}}}"
+        found = await self.range(f"count by (alertname, alertstate, service) (count_over_time({told}[{self.step}]))")
         if not found:
             return None
-        return sorted({each.labels["alertname"] for each in found if each.labels.get("alertstate") == "firing"})
+        return sorted({_alert(each) for each in found if each.labels.get("alertstate") == "firing"})
 
     # ---------------------------------------------------------------- asking
 
@@ -218,7 +236,13 @@ class _Asking:
         """A value per part, at its end; the last part ends with the window."""
         first = self.span[1] - timedelta(seconds=self.step_s * (self.parts - 1))
         past = self.span[1] + timedelta(seconds=self.step_s / 2)  # so that no rounding takes the last one away
-        found = await self.prometheus.range(query, first, past, self.step_s)
+        return await self._asked(query, first, past, self.step_s)
+
+    async def _asked(self, query: str, begin: datetime, end: datetime, step_s: float) -> list[Series]:
+        try:
+            found = await self.prometheus.range(query, begin, end, step_s)
+        except ClusterError as error:
+            raise ClusterError(f"{error}{_advice(str(error))}", retry=error.retry) from error
         for each in found:
             self.warnings.update(each.warnings)
         return found
@@ -227,6 +251,38 @@ class _Asking:
 def _duration(seconds: float) -> str:
     """As PromQL writes it."""
     return f"{round(1000 * seconds)}ms"
+
+
+def _quoted(text: str) -> str:
+    """The same of a string."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _advice(told: str) -> str:
+    """What else to ask for, where the question was too large. Source: Prometheus, promql/engine.go, its errors."""
+    is_too_large = any(each in told for each in ("too many samples", "timed out", "no answer in", "more than"))
+    return "; ask for shorter windows, or for some services by --service" if is_too_large else ""
+
+
+def _bound(series: Series) -> float:
+    """Of a bucket; not a number if it has none."""
+    try:
+        return float(series.labels.get("le", "nan"))
+    except ValueError:
+        return math.nan
+
+
+def _alert(series: Series) -> str:
+    name, service = series.labels.get("alertname", ""), series.labels.get("service", "")
+    return f"{name} of {service}" if service else name
+
+
+def _by_service(found: Sequence[Series]) -> dict[str, list[Series]]:
+    made: dict[str, list[Series]] = {}
+    for each in found:
+        made.setdefault(each.labels.get("service", ""), []).append(each)
+    return made
 
 
 def _by(found: Sequence[Series], label: str) -> dict[str, FloatArray]:

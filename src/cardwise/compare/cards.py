@@ -17,6 +17,9 @@ from cardwise.core.comparison.verdict import Change, Part, Verdict, compared_cou
 from cardwise.core.comparison.words import SHARE
 from cardwise.errors import UserError
 
+UTILIZATION_TELLING = 0.1
+"""Which difference of utilization an interval has to exclude."""
+
 
 def held(before: Window, after: Window, unlike: str) -> list[Change]:
     """Cards and memory. They are known and not sampled: no interval. unlike: why they are not judged, or empty."""
@@ -68,6 +71,7 @@ def busyness(before: Window, after: Window, unlike: str) -> list[Figure]:
             statistic=over,
             scale=Scale.DIFFERENCE,
             less_is_better=False,
+            telling=UTILIZATION_TELLING,
             unlike=unlike,
         ),
     ]

@@ -13,13 +13,26 @@ import numpy as np
 from cardwise.core.arrays import FloatArray
 from cardwise.core.comparison.bootstrap import (
     FEWEST_BLOCKS,
+    Interval,
     Scale,
     Statistic,
     alikeness,
     changed,
-    interval,
+    intervals,
 )
-from cardwise.core.comparison.verdict import MATERIAL, Change, Part, Verdict, as_share, judged
+from cardwise.core.comparison.verdict import (
+    CONFIDENCE,
+    MATERIAL,
+    TELLING,
+    Change,
+    Part,
+    Verdict,
+    as_share,
+    judged,
+    material_share,
+    telling_share,
+)
+from cardwise.core.comparison.words import alone_text
 
 DRIFTING = 2.0
 """So many parts are worth one: a longer window is needed, not a finer one."""
@@ -40,8 +53,11 @@ class Figure:
     scale: Scale = Scale.RATIO
     less_is_better: bool = True
     material: float = MATERIAL
+    telling: float = TELLING
     unlike: str = ""
     """Why it is not judged; empty if it is."""
+    though_unlike: frozenset[Verdict] = frozenset()
+    """Verdicts that hold for all that."""
     note: str = ""
     answers: tuple[int, int] | None = None
 
@@ -50,20 +66,38 @@ def judge(figure: Figure, level: float, seed: int) -> Change:
     """Draw the interval and judge. level: of this one interval."""
     known = [each[np.isfinite(each).all(axis=1)] for each in (figure.before, figure.after)]
     told = _told(figure, known)
-    if told.change is None or figure.unlike:
+    if told.change is None or (figure.unlike and not figure.though_unlike):
         return told
     whole = [_filled(each) for each in known]
     if (fewest := min(map(len, whole))) < FEWEST_BLOCKS:
-        return replace(told, note=f"known in {fewest} parts only: {FEWEST_BLOCKS} are needed")
-    found = interval(whole[0], whole[1], figure.statistic, scale=figure.scale, level=level, seed=seed)
-    change = _change(figure, told.before, told.after)
-    verdict = judged(change, found, figure.scale, less_is_better=figure.less_is_better, material=figure.material)
-    note = figure.note
+        return replace(told, note=figure.unlike or f"known in {fewest} parts only: {FEWEST_BLOCKS} are needed")
+    levels = [level, CONFIDENCE]
+    found, alone = intervals(whole[0], whole[1], figure.statistic, scale=figure.scale, levels=levels, seed=seed)
+    verdict, telling = _verdict(figure, told, found, alone)
+    if figure.unlike and verdict not in figure.though_unlike:
+        return told
+    low, high = (as_share(each, figure.scale) for each in (found.low, found.high))
+    notes = [f"though {figure.unlike}" if figure.unlike else "", figure.note]
+    if verdict is Verdict.SAME and max(-low, high) > telling:
+        notes.append(alone_text(as_share(alone.low, figure.scale), as_share(alone.high, figure.scale), figure.unit))
     if verdict is Verdict.UNKNOWN:
         is_drifting = alikeness(whole[0], whole[1], figure.statistic, figure.scale) > DRIFTING
-        note = DRIFT if is_drifting else ROUGH
-    low, high = (as_share(each, figure.scale) for each in (found.low, found.high))
-    return replace(told, low=low, high=high, verdict=verdict, note=note)
+        notes = [DRIFT if is_drifting else ROUGH]
+    return replace(told, low=low, high=high, verdict=verdict, note="; ".join(filter(None, notes)))
+
+
+def _verdict(figure: Figure, told: Change, found: Interval, alone: Interval) -> tuple[Verdict, float]:
+    """And which change an interval had to exclude for it."""
+    material, telling = figure.material, figure.telling
+    if figure.scale is Scale.DIFFERENCE:
+        sides = told.before or 0.0, told.after or 0.0
+        material, telling = material_share(*sides, material), telling_share(*sides, telling)
+    change = _change(figure, told.before, told.after)
+    less_is_better = figure.less_is_better
+    verdict = judged(
+        change, found, figure.scale, less_is_better=less_is_better, material=material, telling=telling, alone=alone
+    )
+    return verdict, telling
 
 
 def _told(figure: Figure, known: Sequence[FloatArray]) -> Change:

@@ -29,14 +29,14 @@ def write_report(path: Path, comparison: Comparison, windows: Sequence[Window]) 
 
 def render_report(comparison: Comparison, windows: Sequence[Window]) -> str:
     """The report as text. windows: the two that were compared."""
-    services = sorted(windows[0].services.keys() & windows[1].services.keys())[:MOST_SERVICES]
+    services = sorted(windows[0].services.keys() & windows[1].services.keys())
 
     def draw() -> dict[str, object]:
         return {
             "changes": plots.plot_changes(comparison),
             "services": [
                 (name, plots.plot_p99(name, windows, i), plots.plot_load(name, windows, i))
-                for i, name in enumerate(services)
+                for i, name in enumerate(services[:MOST_SERVICES])
             ],
         }
 
@@ -48,5 +48,6 @@ def render_report(comparison: Comparison, windows: Sequence[Window]) -> str:
         windows=list(zip(("before", "after"), windows, strict=True)),
         title=overall_sentence(comparison),
         legend=legend_of(comparison),
-        not_drawn=max(len(windows[0].services.keys() & windows[1].services.keys()) - MOST_SERVICES, 0),
+        not_drawn=len(services[MOST_SERVICES:]),
+        drawn_changes=plots.MOST_DRAWN,
     )

@@ -6,14 +6,17 @@ what a window does not know is unknown, and if that is a P99, so is what it all 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from cardwise.compare.callers import figures_of, unlike_load, unlike_peak
+import numpy as np
+
+from cardwise.compare.callers import figures_of, is_idle, unlike_load, unlike_peak
 from cardwise.compare.cards import busyness, cost, held, prices_of
 from cardwise.compare.figures import judge
 from cardwise.compare.stability import alerts, event_names, events
-from cardwise.compare.window import Window
+from cardwise.compare.window import Window, array_of
 from cardwise.core.comparison.verdict import (
+    MATERIAL,
     Change,
     Comparison,
     Part,
@@ -23,9 +26,14 @@ from cardwise.core.comparison.verdict import (
     overall_of,
     together,
 )
-from cardwise.core.comparison.words import group_of
+from cardwise.core.comparison.words import abridged, group_of
 from cardwise.errors import UserError
+from cardwise.files import plain
 
+MOST_NOTES = 5
+"""Of one kind."""
+_MAY_BE_UNKNOWN = ("mean of ", "other 4xx of ")
+"""Of what callers see, what need not be known to call it good."""
 _OTHERWISE = {
     Part.RESOURCES: "no series of agents: what is held is not known",
     Part.QUALITY: "nothing is known",
@@ -41,10 +49,12 @@ def compare(
 
     Raises UserError if the two have no service in common, or buckets of other bounds, or if a price is missing.
     """
-    services = _common(before, after, names)
+    services, idle = _common(before, after, names)
     unlike = {name: why for name in services if (why := unlike_load(name, before, after))}
-    all_unlike = "; ".join(f"{name}: {why}" for name, why in unlike.items())
-    changes = _changes(before, after, services, unlike, all_unlike, prices or {}, seed)
+    all_unlike = abridged([f"{plain(name)}: {why}" for name, why in unlike.items()], "services")
+    changes = _changes(
+        before, after, services, unlike, _unlike_cards(before, after, all_unlike, unlike), prices or {}, seed
+    )
     groups = [
         group_of(part, _verdict(part, [each for each in changes if each.part is part]), changes, otherwise)
         for part, otherwise in _OTHERWISE.items()
@@ -56,19 +66,45 @@ def compare(
         groups=groups,
         changes=changes,
         not_comparable=all_unlike,
-        notes=_notes(before, after, services),
+        notes=_notes(before, after, services, idle),
         seed=seed,
     )
 
 
-def _common(before: Window, after: Window, names: tuple[str, str]) -> list[str]:
+def _common(before: Window, after: Window, names: tuple[str, str]) -> tuple[list[str], list[str]]:
+    """Services that both tell of: those that were asked, and those of which nothing was asked."""
     if before.bounds_s != after.bounds_s:
         raise UserError(f"{names[0]} and {names[1]} have latencies in other buckets: they cannot be compared")
     found = sorted(before.services.keys() & after.services.keys())
     if not found:
-        told = "; ".join(", ".join(sorted(each.services)) or "none" for each in (before, after))
+        told = "; ".join(_names(each.services) or "none" for each in (before, after))
         raise UserError(f"{names[0]} and {names[1]} have no service in common ({told})")
-    return found
+    idle = [name for name in found if is_idle(name, before, after)]
+    asked = [name for name in found if name not in set(idle)]
+    return (asked, idle) if asked else (found, [])
+
+
+def _names(services: Iterable[str]) -> str:
+    return abridged([plain(each) for each in sorted(services)], "services", ", ")
+
+
+def _unlike_cards(before: Window, after: Window, all_unlike: str, unlike: Collection[str]) -> str:
+    """Why cards and costs are not judged; empty if they are. They serve all services together, also the others.
+
+    unlike: services whose loads are not equal. Of a thousand some are so by chance; they matter as they are asked.
+    """
+    alone = before.services.keys() ^ after.services.keys()
+    if alone:
+        return f"not comparable: other services ran ({_names(alone)}); choose by --service"
+    if not any(_share_of(unlike, each) > MATERIAL for each in (before, after)):
+        return ""
+    return "not comparable: other loads of services; choose by --service" if len(unlike) > 1 else all_unlike
+
+
+def _share_of(services: Collection[str], window: Window) -> float:
+    """Of the answers."""
+    counts = {name: float(np.nansum(array_of(each.answers))) for name, each in window.services.items()}
+    return sum(counts[name] for name in services) / max(sum(counts.values()), 1.0)
 
 
 def _changes(
@@ -76,20 +112,20 @@ def _changes(
     after: Window,
     services: Sequence[str],
     unlike: Mapping[str, str],
-    all_unlike: str,
+    unlike_cards: str,
     prices: Mapping[str, float],
     seed: int,
 ) -> list[Change]:
     figures = [
         *(each for name in services for each in figures_of(name, before, after, unlike.get(name, ""))),
-        *busyness(before, after, all_unlike),
-        *cost(before, after, services, prices_of(before, after, prices), all_unlike),
+        *busyness(before, after, unlike_cards),
+        *cost(before, after, services, prices_of(before, after, prices), unlike_cards),
     ]
     counted = event_names(before, after)
     level = joint_level(len(figures) + len(counted))
     return [
-        *held(before, after, all_unlike),
-        *(judge(each, level, seed + i) for i, each in enumerate(figures)),
+        *held(before, after, unlike_cards),
+        *(judge(each, level, seed) for each in figures),
         *(events(name, before, after, level) for name in counted),
         alerts(before.alerts, after.alerts),
     ]
@@ -99,24 +135,46 @@ def _verdict(part: Part, changes: Sequence[Change]) -> Verdict:
     """A better P99 may make up for a worse mean, as with larger batches, and nothing for a worse P99."""
     verdicts = [each.verdict for each in changes]
     if part is Part.STABILITY:
-        return any_worse(verdicts)
+        worst = any_worse(verdicts)
+        return worst if worst is Verdict.WORSE or not _unknown(changes, ("failed by ",)) else Verdict.UNKNOWN
     if part is not Part.QUALITY:
         return together(verdicts)
-    if any(each.verdict is Verdict.WORSE and not each.what.startswith("mean") for each in changes):
+    if any(each.verdict is Verdict.WORSE and not each.what.startswith("mean of ") for each in changes):
         return Verdict.WORSE
-    if any(each.verdict is Verdict.UNKNOWN and each.what.startswith("P99") for each in changes):
+    if _unknown(changes) > _unknown(changes, _MAY_BE_UNKNOWN):
         return Verdict.UNKNOWN
     return together(verdicts)
 
 
-def _notes(before: Window, after: Window, services: Sequence[str]) -> list[str]:
+def _unknown(changes: Sequence[Change], beginnings: tuple[str, ...] = ("",)) -> int:
+    """How many are not known, of those that are called so."""
+    return sum(each.verdict is Verdict.UNKNOWN and each.what.startswith(beginnings) for each in changes)
+
+
+def _notes(before: Window, after: Window, services: Sequence[str], idle: Sequence[str]) -> list[str]:
     """What the two do not have in common, and what Prometheus warned of."""
-    made = []
+    made = _of_times(before, after)
+    if idle:
+        made.append(f"no request in either window, and not compared: {_names(idle)}")
     for side, other, when in ((before, after, "before"), (after, before, "after")):
         if alone := sorted(side.services.keys() - other.services.keys()):
-            made.append(f"only {when}, and not compared: {', '.join(alone)}")
-        made += [f"{when}: Prometheus warned: {each}" for each in side.warnings]
+            made.append(f"only {when}, and not compared: {_names(alone)}")
+        made += _few([f"{when}: Prometheus warned: {plain(each)}" for each in side.warnings])
     if before.chosen != after.chosen:
-        told = (", ".join(each.chosen) or "all" for each in (before, after))
+        told = (_names(each.chosen) or "all" for each in (before, after))
         made.append("other services were chosen: {} before, {} after".format(*told))
-    return [*made, *filter(None, (unlike_peak(name, before, after) for name in services))]
+    return [*made, *_few([*filter(None, (unlike_peak(name, before, after) for name in services))])]
+
+
+def _of_times(before: Window, after: Window) -> list[str]:
+    """What is odd of the two times; of two Prometheus, each may have its own."""
+    if before.source != after.source or before == after:
+        return []
+    if before.begin < after.end and after.begin < before.end:
+        return ["the windows overlap: what lies in both makes them alike"]
+    return ["before is later than after: exchange them, unless a change was taken back"] * (before.begin > after.begin)
+
+
+def _few(notes: Sequence[str]) -> list[str]:
+    left = len(notes) - MOST_NOTES
+    return [*notes[:MOST_NOTES], *[f"{left} more such notes"] * (left > 0)]

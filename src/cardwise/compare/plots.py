@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,7 +13,7 @@ from cardwise.compare.callers import counts_of
 from cardwise.compare.figures import p99_of
 from cardwise.compare.window import Window, array_of
 from cardwise.core.comparison.verdict import Change, Comparison, Verdict
-from cardwise.core.comparison.words import SHARE, text_of, value_text
+from cardwise.core.comparison.words import SHARE, by_weight, text_of, value_text
 from cardwise.drawing import INK, svg
 
 COLOURS = ("#0072b2", "#d55e00")
@@ -27,18 +28,29 @@ _FROM_PAGE = {
     "#0072b3": "var(--same)",
     "#999998": "var(--soft)",
 }
+MOST_DRAWN = 40
+LEAST_FARTHEST, MOST_FARTHEST = 0.25, 10.0
+"""Of the axis, as a change: an interval that says nothing may be a thousand times as long as the others."""
 WIDTH_IN, HALF_IN, HEIGHT_IN = 11.0, 5.6, 3.2
 
 
 def plot_changes(comparison: Comparison) -> str:
-    """Every change that has an interval, as a line from its low to its high end."""
+    """Changes that have an interval, as a line from its low to its high end; the weightiest if they are many."""
     drawn = [each for each in comparison.changes if each.low is not None and each.high is not None]
+    if len(drawn) > MOST_DRAWN:
+        drawn = by_weight(drawn)[:MOST_DRAWN]
+    farthest = _farthest(drawn)
     figure = Figure(figsize=(WIDTH_IN, 0.9 + 0.36 * max(len(drawn), 1)), layout="constrained")
     axes = figure.subplots()
     for i, change in enumerate(drawn):
-        low, at, high = (100 * (each or 0.0) for each in (change.low, change.change, change.high))
+        low, at, high = (
+            100 * min(max(each or 0.0, -farthest), farthest) for each in (change.low, change.change, change.high)
+        )
         colour = VERDICTS.get(change.verdict, UNKNOWN)
         axes.plot([low, high], [i, i], color=colour, linewidth=2.2, solid_capstyle="butt")
+        for end, sign in ((change.low, "<"), (change.high, ">")):
+            if abs(end or 0.0) > farthest:
+                axes.plot([100 * math.copysign(farthest, end or 0.0)], [i], color=colour, marker=sign, markersize=7)
         axes.plot([at], [i], color=colour, marker="o", markersize=6)
     axes.axvline(0, color=INK, linewidth=0.8)
     axes.set_yticks(range(len(drawn)), [_label(each) for each in drawn])
@@ -47,6 +59,13 @@ def plot_changes(comparison: Comparison) -> str:
     axes.grid(visible=False, axis="y")
     told = "; ".join(text_of(each) for each in drawn)
     return svg(figure, _FROM_PAGE, "changes", f"Changes with their intervals. {told}.")
+
+
+def _farthest(drawn: Sequence[Change]) -> float:
+    """To where the axis goes: to the end of every interval that tells something, and somewhat beyond every change."""
+    ends = [abs(end or 0.0) for each in drawn if each.verdict is not Verdict.UNKNOWN for end in (each.low, each.high)]
+    changes = [1.2 * abs(each.change or 0.0) for each in drawn]
+    return min(max([LEAST_FARTHEST, *ends, *changes]), MOST_FARTHEST)
 
 
 def _label(change: Change) -> str:

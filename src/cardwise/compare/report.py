@@ -18,7 +18,7 @@ def render_comparison(comparison: Comparison) -> RenderableType:
     for name in ("group", "after is", "because"):
         table.add_column(name, no_wrap=name != "because")
     for each in comparison.groups:
-        table.add_row(each.name, Text(each.verdict.value, style=_style(each)), Text("\n".join(each.told)))
+        table.add_row(each.name, Text(each.verdict.value, style=_style(each)), _told(each))
     notes = [Text(f"note: {note}", style="dim") for note in comparison.notes]
     return Together(table, Text(legend_of(comparison), style="dim"), Text(overall_sentence(comparison)), *notes)
 
@@ -26,7 +26,16 @@ def render_comparison(comparison: Comparison) -> RenderableType:
 def legend_of(comparison: Comparison) -> str:
     """What the intervals are."""
     drawn = f"{comparison.resamples:,} redraws of parts of the time, seed {comparison.seed}"
-    return f"in brackets: change, and where it lies with {100 * comparison.confidence:g} %, all together ({drawn})"
+    sure = f"{100 * comparison.confidence:g} % confidence"
+    return f"in brackets: the change, and where the true one lies, with {sure} for all figures together ({drawn})"
+
+
+def _told(group: Group) -> RenderableType:
+    """A mark before each figure, so that one that takes two lines is seen to be one."""
+    lines = Table.grid(padding=(0, 1, 0, 0))
+    for line in group.told:
+        lines.add_row("·", Text(line))
+    return lines
 
 
 def _style(group: Group) -> str:

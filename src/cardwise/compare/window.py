@@ -6,11 +6,13 @@ another schema, and parts that do not belong together. Times are UTC; what was n
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -20,17 +22,22 @@ from cardwise.errors import InputError, UserError
 from cardwise.files import decode_json, read_text, seen
 
 SCHEMA = "cardwise.dev/window/v1"
-Parts = list[float | None]
-_WANT = "a file that `cardwise compare --save-before` wrote"
+MOST = 1e15
+"""Of anything in a part: what is more was not counted by anyone."""
+Known = Annotated[float, msgspec.Meta(ge=0, le=MOST)]
+Parts = list[Known | None]
+_WANT = "a file that `cardwise compare --save-before` or `cardwise loadtest --out` wrote"
 _AGO = re.compile(r"-(\d+(?:\.\d+)?)([smhd])")
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _EXAMPLE = "write 2026-11-30T10:00Z..2026-11-30T11:00Z, or -2h..-1h"
+_SLACK = 1.001
+"""Of the window's length: its parts are as long as PromQL writes exactly."""
 
 
 class Service(msgspec.Struct, frozen=True, kw_only=True):
     """One service of the gateway, per part."""
 
-    latency_counts: list[list[float] | None]
+    latency_counts: list[list[Known] | None]
     """Answers by latency: of each part a number per bucket, not cumulated; the last has no upper bound."""
     latency_sum_s: Parts
     answers: Parts
@@ -41,6 +48,8 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
     """429 and 503."""
     failed: Parts
     """Other 5xx."""
+    hung_up: Parts | None = None
+    """Requests whose callers left before their answer, which are in no other number; None if nothing is known."""
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,11 +117,13 @@ def _instant(text: str, option: str, now: datetime) -> datetime:
         if ago := _AGO.fullmatch(text):
             return now - timedelta(seconds=float(ago[1]) * _UNITS_S[ago[2]])
         found = datetime.fromisoformat(text)
+        if found.tzinfo is None:
+            raise UserError(
+                f"{option}: {seen(text)} has no time zone; write {found:%Y-%m-%dT%H:%M}Z for UTC, or +01:00"
+            )
+        return found.astimezone(UTC)
     except (ValueError, OverflowError) as error:
         raise UserError(f"{option}: {seen(text)} is no time; {_EXAMPLE}") from error
-    if found.tzinfo is None:
-        raise UserError(f"{option}: {seen(text)} has no time zone; add Z for UTC, or +01:00")
-    return found.astimezone(UTC)
 
 
 def window_text(window: Window) -> str:
@@ -142,11 +153,22 @@ def read_window(path: Path) -> Window:
         raise InputError(str(path), f"schema is {seen(window.schema)}, not {SCHEMA!r}; give {_WANT}")
     if window.begin.tzinfo is None or window.end.tzinfo is None or window.end <= window.begin or window.step_s <= 0:
         raise InputError(str(path), f"its times are no window; give {_WANT}")
-    lengths = {len(each) for each in _all_parts(window)}
-    buckets = {len(part) for each in window.services.values() for part in each.latency_counts if part is not None}
-    if len(lengths) > 1 or not buckets <= {len(window.bounds_s) + 1} or window.bounds_s != sorted(window.bounds_s):
+    if not _belongs_together(window):
         raise InputError(str(path), f"its parts do not belong together; give {_WANT}")
     return window
+
+
+def _belongs_together(window: Window) -> bool:
+    lengths = {len(each) for each in _all_parts(window)}
+    buckets = {len(part) for each in window.services.values() for part in each.latency_counts if part is not None}
+    bounds_s = [0.0, *window.bounds_s]
+    return (
+        len(lengths) == 1
+        and max(lengths) * window.step_s <= window.seconds * _SLACK
+        and buckets <= {len(window.bounds_s) + 1}
+        and len(bounds_s) > 1
+        and all(one < other for one, other in itertools.pairwise(bounds_s))
+    )
 
 
 def _all_parts(window: Window) -> list[Sequence[object]]:
@@ -154,6 +176,7 @@ def _all_parts(window: Window) -> list[Sequence[object]]:
     parts += [*window.cards.values(), *window.events.values()]
     for each in window.services.values():
         parts += [each.latency_counts, each.latency_sum_s, each.answers, each.good, each.refused, each.failed]
+        parts += [] if each.hung_up is None else [each.hung_up]
     return parts
 
 
@@ -163,5 +186,5 @@ def array_of(parts: Parts) -> FloatArray:
 
 
 def parts_of(values: FloatArray) -> Parts:
-    """The same, for a file."""
-    return [float(each) if math.isfinite(each) else None for each in values]
+    """The same, for a file. What is no amount, as a number below zero, is not known."""
+    return [float(each) if 0 <= each <= MOST else None for each in values]

@@ -15,8 +15,8 @@ from typing import TypeAlias
 import numpy as np
 import structlog
 
-from cardwise.adapters.policies import LoadSpec
 from cardwise.adapters.prometheus import Prometheus
+from cardwise.adapters.service_policy import LoadSpec
 from cardwise.core.arrays import FloatArray
 from cardwise.core.fleet.forecast import Forecast, NoForecast, Refusal
 from cardwise.errors import ClusterError, UserError

@@ -22,12 +22,13 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from cardwise.adapters.kube.leader import Leader
-from cardwise.adapters.kube.port import LoadingPort, MovingPort
-from cardwise.adapters.policies import Policies, Requests
+from cardwise.adapters.kube.port import LoadingPort, MovingPort, Requests
+from cardwise.adapters.policies import Policies
 from cardwise.adapters.prometheus import Prometheus
 from cardwise.adapters.seasonal import forecast_aside
 from cardwise.adapters.watching import Watching
 from cardwise.controller import metrics
+from cardwise.controller.consolidation.movers import Mover
 from cardwise.controller.forecasting import Forecasting
 from cardwise.controller.preempting import Preempting
 from cardwise.controller.preemption.seeing import Seen
@@ -36,7 +37,7 @@ from cardwise.controller.quotas import Quotas
 from cardwise.controller.rescuing import Rescuing
 from cardwise.controller.scaling import Scaling, utc_now
 from cardwise.controller.server import pages, serving
-from cardwise.controller.settings import Settings, policies_of, prometheus_of
+from cardwise.controller.settings import Settings, consolidation_of, policies_of, prometheus_of
 from cardwise.core.ledger import Ledger
 from cardwise.process import end_if_failed, until_stopped
 
@@ -80,10 +81,12 @@ class Controller:
             return leader.leads
 
         prometheus = prometheus_of(settings)
-        common = (port, ledger, watching, seen, now_s, leads)
+        common, movers = (port, ledger, watching, seen, now_s, leads), dict[str, Mover]()
         loops: dict[str, Loop] = {
-            "preempting": Preempting(*common, settings.preemption, registry=registry),
-            "rescuing": Rescuing(*common, settings.rescue, registry=registry),
+            "preempting": Preempting(
+                *common, settings.preemption, registry=registry, moving=consolidation_of(settings), movers=movers
+            ),
+            "rescuing": Rescuing(*common, settings.rescue, registry=registry, movers=movers),
             "prefetching": Prefetching(*common, settings.prefetch, registry=registry),
         }
         if settings.scaling.enabled:

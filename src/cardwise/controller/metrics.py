@@ -16,7 +16,14 @@ PREEMPTION_REFUSALS = counter(
     "cardwise_preemption_refusals", "Times that nobody was evicted for a pod that waits, or not as decided.", "reason"
 )
 
-RESCUE_STEPS = counter("cardwise_rescue_steps", "Steps taken to move pods.", "step")
+CONSOLIDATION_NOMINATIONS = counter(
+    "cardwise_consolidation_nominations", "Pods for which healthy replicas were chosen to move."
+)
+CONSOLIDATION_REFUSALS = counter(
+    "cardwise_consolidation_refusals", "Times that nobody moved for a pod that waits, or not as decided.", "reason"
+)
+
+RESCUE_STEPS = counter("cardwise_rescue_steps", "Steps taken to move pods, off bad ground or for others.", "step")
 RESCUE_PODS_LEFT = gauge("cardwise_rescue_pods_left", "Pods on bad ground that stay for now.", "because")
 RESCUE_BAD_GROUNDS = gauge("cardwise_rescue_bad_grounds", "Cards and nodes that services leave.", "why")
 
@@ -59,6 +66,8 @@ SERIES: tuple[Series, ...] = (
     PREEMPTION_EVICTIONS,
     PREEMPTION_NOMINATIONS,
     PREEMPTION_REFUSALS,
+    CONSOLIDATION_NOMINATIONS,
+    CONSOLIDATION_REFUSALS,
     RESCUE_STEPS,
     RESCUE_PODS_LEFT,
     RESCUE_BAD_GROUNDS,

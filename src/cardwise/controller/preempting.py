@@ -7,6 +7,8 @@ A turn reads the objects as they are, takes the next step of each preemption tha
 3. *carry out*, from the next turn on, if it is still right: note it on the node, tell the victims, evict them;
 4. *give up*, if the pod did not take its share by the deadline; it asks again after a growing pause.
 
+Where nobody may be evicted, healthy replicas may move instead (:mod:`cardwise.controller.consolidation.steps`).
+
 What was begun stands in the objects alone, so a controller that is killed at any step goes on where it was, and does
 nothing twice. Refuses to evict for what kube-scheduler's other rules would keep off the node, as far as they can be
 read: labels and taints.
@@ -15,9 +17,11 @@ read: labels and taints.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
+import math
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from functools import partial
 
 import structlog
 from prometheus_client import CollectorRegistry
@@ -25,18 +29,26 @@ from prometheus_client import CollectorRegistry
 from cardwise.adapters import wire
 from cardwise.adapters.kube.port import EvictingPort
 from cardwise.adapters.kube_objects import Pod
-from cardwise.adapters.nominations import Nomination, Preempted, Victim, encode_nomination, nomination_of
+from cardwise.adapters.nominations import Nomination, Preempted, Victim, nomination_of
 from cardwise.adapters.watching import Watching
+from cardwise.controller.consolidation.movers import Movers
+from cardwise.controller.consolidation.settings import OFF, ConsolidationSettings
+from cardwise.controller.consolidation.steps import Consolidation
+from cardwise.controller.pieces import in_pieces
 from cardwise.controller.preemption.seeing import Seen, owner_of, queue_of, remembered
 from cardwise.controller.preemption.settings import PreemptionSettings
 from cardwise.controller.preemption.snapshot import Snapshot
-from cardwise.controller.preemption.steps import Steps
+from cardwise.controller.preemption.steps import Steps, write
 from cardwise.controller.preemption.telling import Telling
+from cardwise.controller.rescue.facts import Facts
+from cardwise.controller.turns import take_turns
 from cardwise.core.claim import Claim
-from cardwise.core.fleet.guard import Eviction
+from cardwise.core.fleet.guard import Eviction, age_s
 from cardwise.core.fleet.preempt import Nobody, Plan
 from cardwise.core.ledger import Ledger
+from cardwise.core.reasons import Code
 from cardwise.errors import ClusterError, ConflictError, NotFoundError
+from cardwise.said import MOST_REMEMBERED, Said
 
 log = structlog.get_logger()
 
@@ -45,21 +57,15 @@ AGAIN_S = 5.0
 """A pod for which nobody was evicted is asked about again after this."""
 MOST_DECIDED = 8
 """Pods that are decided on per turn: each takes the longer, the larger the cluster is."""
-PIECE_S = 0.02
-"""So long a search may keep everybody else waiting."""
 NEVER = "Never"
 """preemptionPolicy of pods that wait. Source: Kubernetes, "Pod Priority and Preemption"."""
-
-
-def _utc_s() -> float:
-    return datetime.now(UTC).timestamp()
 
 
 @dataclass(slots=True)
 class Preempting:
     """The loop. watching: with ``seen`` among those who also hear. now_s: the steady clock of both.
 
-    leads: whether this replica works now. utc_s: seconds since 1970.
+    leads: whether this replica works now. utc_s: seconds since 1970. movers: what is written for the loop that moves.
     """
 
     port: EvictingPort
@@ -69,26 +75,39 @@ class Preempting:
     now_s: Callable[[], float]
     leads: Callable[[], bool]
     settings: PreemptionSettings = field(default_factory=PreemptionSettings)
-    utc_s: Callable[[], float] = _utc_s
+    utc_s: Callable[[], float] = time.time
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
+    moving: ConsolidationSettings = OFF
+    movers: Movers = field(default_factory=dict)
     telling: Telling = field(init=False)
     steps: Steps = field(init=False)
+    consolidation: Consolidation = field(init=False)
     _not_before_s: dict[str, float] = field(default_factory=dict)
+    _failed: Said = field(default_factory=partial(Said, most=MOST_REMEMBERED))
 
     def __post_init__(self) -> None:
         """Wire the parts."""
         self.telling = Telling(self.port, self.now_s, self.registry)
         self.steps = Steps(self.port, self.ledger, self.seen, self.leads, self.telling, self.utc_s, self.settings)
+        clocks, facts = (self.now_s, self.utc_s), Facts(self.ledger, self.watching, self.seen)
+        self.consolidation = Consolidation(
+            self.port,
+            self.ledger,
+            *clocks,
+            self.telling,
+            self.moving,
+            self.movers,
+            facts.is_open,
+            lambda: self.watching.pending,
+        )
 
     async def run(self) -> None:
         """A turn per second, until cancelled."""
-        while True:
-            await asyncio.sleep(PERIOD_S)
-            if self.settings.enabled and self.leads() and self.watching.synced:
-                try:
-                    await self.turn()
-                except ClusterError as exc:
-                    log.warning("preemption could not go on, it does with the next turn", why=str(exc))
+        said = "preemption could not go on, it does with the next turn"
+        await take_turns(self.turn, self._may_act, PERIOD_S, said)
+
+    def _may_act(self) -> bool:
+        return (self.settings.enabled or self.moving.enabled) and self.leads() and self.watching.synced
 
     async def turn(self) -> None:
         """Take the next step of what was begun, then decide on what is new."""
@@ -103,13 +122,14 @@ class Preempting:
             if uid not in live and not nomination.over and pod is not None:
                 await self._apart(uid, self.steps.give_up(pod, nomination))
         await self.steps.forgive(live)
+        self.consolidation.keep(live)
         if not live and not asking:
             return
         snapshot = await self._snapshot(live)
         for uid, nomination in live.items():
             await self._apart(uid, self._carry_out(uid, nomination, snapshot))
-        for pod in asking[:MOST_DECIDED]:
-            await self._apart(pod.metadata.uid, self._decide(pod, told.get(pod.metadata.uid), snapshot))
+        for pod in self._whose_turn(asking):
+            await self._apart(pod.metadata.uid, self._decide(pod, told.get(pod.metadata.uid), live, snapshot))
             await asyncio.sleep(0)
 
     async def _apart(self, uid: str, step: Awaitable[None]) -> None:
@@ -120,7 +140,8 @@ class Preempting:
             log.info("a pod changed while others were to go for it", uid=uid, why=str(exc))
         except ClusterError as exc:
             self._not_before_s[uid] = self.now_s() + AGAIN_S
-            log.warning("a preemption could not go on, it is tried again", uid=uid, why=str(exc))
+            if self._failed.is_news(uid, str(exc)):
+                log.warning("a preemption could not go on, it is tried again", uid=uid, why=str(exc))
 
     # ---------------------------------------------------------------- what the objects say
 
@@ -150,13 +171,23 @@ class Preempting:
             if pod is None or standing is None or not claim.asks or not _may_ask(pod):
                 continue
             from_s = max(standing.seen_s + self.settings.wait_s, self._not_before_s.get(uid, now_s))
-            if now_s >= from_s and (uid not in told or self.utc_s() >= self._pause_ends_s(told[uid])):
+            if now_s >= from_s and (uid not in told or self._pause_is_over(told[uid])):
                 found.append(((-claim.priority, standing.seen_s, pod.name), pod))
         return [pod for _, pod in sorted(found, key=lambda each: each[0])]
 
-    def _pause_ends_s(self, nomination: Nomination) -> float:
-        """When a pod that did not take what was kept for it asks again, seconds since 1970."""
-        return nomination.at_s + nomination.keep_s + self.settings.fruitless_pause_s(nomination.tries)
+    def _whose_turn(self, asking: Sequence[Pod]) -> list[Pod]:
+        """Of those that ask: half are the first of them, half those that were not asked about for longest.
+
+        Where many wait whom nobody can help, the others would never have their turn.
+        """
+        first, others = asking[: MOST_DECIDED // 2], asking[MOST_DECIDED // 2 :]
+        longest = sorted(others, key=lambda pod: self._not_before_s.get(pod.metadata.uid, -math.inf))
+        return [*first, *longest[: MOST_DECIDED - len(first)]]
+
+    def _pause_is_over(self, nomination: Nomination) -> bool:
+        """Whether a pod that did not take what was kept for it may ask again, also where a clock was set back."""
+        pause_s = self.settings.fruitless_pause_s(nomination.tries)
+        return age_s(nomination.at_s, self.utc_s()) >= nomination.keep_s + pause_s
 
     async def _snapshot(self, live: Mapping[str, Nomination]) -> Snapshot:
         budgets, leaving = await self.port.list_budgets(), await self._kueue_evicts()
@@ -172,7 +203,7 @@ class Preempting:
         yield from (line.eviction for line in lines)
         noted = {line.uid for line in lines}
         for uid, nomination in live.items():
-            by = self.seen.pods.get(uid)
+            by = None if nomination.moves else self.seen.pods.get(uid)
             for victim in nomination.victims:
                 pod = self.seen.pods.get(victim.uid)
                 if victim.uid not in noted and pod is not None and by is not None:
@@ -185,7 +216,8 @@ class Preempting:
         try:
             workloads = await self.port.list_workloads()
         except ClusterError as exc:
-            log.warning("Kueue's workloads cannot be read, its pods are left alone", why=str(exc))
+            if self._failed.is_news("Kueue", str(exc)):
+                log.warning("Kueue's workloads cannot be read, its pods are left alone", why=str(exc))
             return None
         return frozenset(
             owner.uid
@@ -200,10 +232,20 @@ class Preempting:
         claim, pod = self.watching.pending.get(uid), self.seen.pods.get(uid)
         if claim is None or pod is None:  # gone, or bound, since the turn began
             return
-        if not await self.steps.carry_out(claim, pod, nomination, snapshot):
+        if nomination.moves:
+            why = self.consolidation.see_to(claim, pod, nomination, snapshot)
+            if why is not None and why.code is Code.MOVE_FRUITLESS:
+                await self.steps.give_up(pod, nomination)
+            elif why is not None:
+                await self.steps.take_back(pod, why)
+            else:
+                await self._go_on(claim, pod, nomination, snapshot)
+        elif not await self.steps.carry_out(claim, pod, nomination, snapshot):
             self._not_before_s[uid] = self.now_s() + AGAIN_S
 
-    async def _decide(self, pod: Pod, before: Nomination | None, snapshot: Snapshot) -> None:
+    async def _decide(
+        self, pod: Pod, before: Nomination | None, live: Mapping[str, Nomination], snapshot: Snapshot
+    ) -> None:
         """Decide for one pod that waits, and nominate it, or say why not."""
         claim = self.watching.pending.get(pod.metadata.uid)
         if claim is None:  # gone, or bound, since the turn began
@@ -212,15 +254,34 @@ class Preempting:
         if snapshot.is_leaving(pod):
             log.info("Kueue evicts the pod's workload, nobody goes for it", pod=pod.name)
             return
-        found = await _in_pieces(snapshot.search(claim, pod), self.now_s)
-        if isinstance(found, Nobody):
-            await self.telling.nobody(pod, found.reason(self.utc_s()))
+        tries = 1 + (before.tries if before else 0)
+        found: Plan | Nobody
+        if self.settings.enabled:
+            found = await in_pieces(snapshot.search(claim, pod), self.now_s)
+        else:
+            found = Nobody(room=snapshot.room(claim, pod))
+        if isinstance(found, Plan):
+            await self._nominate(pod, claim, found, tries)
+            snapshot.note(found, owner_of(pod))
             return
-        await self._nominate(pod, claim, found, 1 + (before.tries if before else 0))
-        snapshot.note(found, owner_of(pod))
+        if self.settings.enabled:
+            await self.telling.nobody(pod, found.reason(self.utc_s()))
+        standing, helpless = self.seen.standing.get(claim.uid), found.room is None and found.rests_until_s is None
+        waited_s = self.now_s() - standing.seen_s if standing is not None else 0.0
+        if helpless and self.consolidation.may_ask(claim.uid, waited_s, live):
+            await self.consolidation.decide(claim, pod, snapshot, tries)
+
+    async def _go_on(self, claim: Claim, pod: Pod, nomination: Nomination, snapshot: Snapshot) -> None:
+        """Where all that were to move are gone, and best-effort pods are in the way still: they go for it."""
+        node, there = nomination.allocation.node, [each for each in nomination.victims if each.uid in self.seen.pods]
+        if there or not self.settings.enabled or self.ledger.suppose(claim, node) is not None:
+            return
+        found = snapshot.search_on(node, claim, pod)
+        if isinstance(found, Plan):
+            await self._nominate(pod, claim, found, nomination.tries)
+            snapshot.note(found, owner_of(pod))
 
     async def _nominate(self, pod: Pod, claim: Claim, plan: Plan, tries: int) -> None:
-        meta = pod.metadata
         kept = self.ledger.suppose_without(claim, plan.node, [victim.uid for victim in plan.victims])
         if kept is None or kept.allocation is None:
             return
@@ -231,26 +292,8 @@ class Preempting:
             self.settings.grace_s + self.settings.keep_s,
             tries,
         )
-        told = {wire.ANNOTATION_NOMINATED: encode_nomination(nomination)}
-        await self.port.annotate_pod(meta.namespace, meta.name, meta.uid, told)
-        await self.port.nominate(meta.namespace, meta.name, meta.uid, plan.node)
+        await write(self.port, pod, nomination)
         await self.telling.nominated(pod, plan)
-
-
-async def _in_pieces(search: Generator[None, None, Plan | Nobody], now_s: Callable[[], float]) -> Plan | Nobody:
-    """The answer of a search, letting others go on in between: a lease must be renewed meanwhile.
-
-    What they change is looked at again before anything is done.
-    """
-    since_s = now_s()
-    while True:
-        try:
-            next(search)
-        except StopIteration as end:
-            return end.value
-        if now_s() - since_s > PIECE_S:
-            await asyncio.sleep(0)
-            since_s = now_s()
 
 
 def _may_ask(pod: Pod) -> bool:

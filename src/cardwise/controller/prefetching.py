@@ -11,7 +11,6 @@ Refuses to know how models are loaded: that is the user's container.
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter as Counted
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -21,7 +20,7 @@ import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from cardwise.adapters import wire
-from cardwise.adapters.kube.events import event
+from cardwise.adapters.kube.events import about_pod
 from cardwise.adapters.kube.port import LoadingPort
 from cardwise.adapters.kube_objects import Node, Pod
 from cardwise.adapters.prefetches import DISK, PodTemplate, pod_for, wish_of
@@ -29,16 +28,18 @@ from cardwise.adapters.quantity import parse_mib
 from cardwise.adapters.selecting import lets
 from cardwise.adapters.watching import Watching
 from cardwise.controller import metrics
-from cardwise.controller.preemption.seeing import Seen
+from cardwise.controller.preemption.seeing import Seen, condition
+from cardwise.controller.telling import tell
+from cardwise.controller.turns import take_turns
 from cardwise.core.claim import Claim
 from cardwise.core.fleet.prefetch import Because, Disk, Load, PrefetchPolicy, Wish, prefetch
 from cardwise.core.fleet.room import Room
 from cardwise.core.ledger import Ledger
 from cardwise.errors import ClusterError, ConflictError, NotFoundError
+from cardwise.said import Said
 
 log = structlog.get_logger()
 
-COMPONENT = "cardwise-controller"
 PERIOD_S = 10.0
 AGAIN_S = 900.0
 TELL_S = 180.0
@@ -85,24 +86,23 @@ class Prefetching:
     failed: Counter = field(init=False)
     wishes: Gauge = field(init=False)
     _since_s: dict[str, tuple[str, float]] = field(default_factory=dict)
-    _said: dict[str, tuple[str, float]] = field(default_factory=dict)
+    _said: Said = field(init=False)
     _failed: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        """Make the metrics."""
+        """Make the metrics, and remember what is said."""
         self.begun = metrics.PREFETCH_LOADS.counter(self.registry)
         self.failed = metrics.PREFETCH_FAILURES.counter(self.registry)
         self.wishes = metrics.PREFETCH_WISHES.gauge(self.registry)
+        self._said = Said(self.now_s, AGAIN_S)
 
     async def run(self) -> None:
         """A turn every ten seconds, until cancelled."""
-        while True:
-            await asyncio.sleep(PERIOD_S)
-            if self.settings.enabled and self.leads() and self.watching.synced:
-                try:
-                    await self.turn()
-                except ClusterError as exc:
-                    log.warning("prefetching could not go on, it does with the next turn", why=str(exc))
+        said = "prefetching could not go on, it does with the next turn"
+        await take_turns(self.turn, self._may_act, PERIOD_S, said)
+
+    def _may_act(self) -> bool:
+        return self.settings.enabled and self.leads() and self.watching.synced
 
     async def turn(self) -> None:
         """One look at what is wished and what runs, and what follows from it."""
@@ -160,7 +160,7 @@ class Prefetching:
         told, pod = self.seen.nodes.get(node), self.seen.pods.get(uid)
         if told is None or pod is None or node in self.watching.inconsistent:
             return False
-        return lets(told, pod) and not any(c.type == "Ready" and c.status != "True" for c in told.status.conditions)
+        return lets(told, pod) and condition(told, "Ready") in {"True", None}
 
     def _disks(self) -> dict[str, Disk]:
         asked_mib = self._asked_mib()
@@ -169,9 +169,8 @@ class Prefetching:
     def _disk(self, node: Node, asked_mib: int) -> Disk:
         spec = self.ledger.nodes.get(node.metadata.name)
         told = node.status.allocatable.get(DISK)
-        pressed = any(each.type == "DiskPressure" and each.status == "True" for each in node.status.conditions)
         free_mib = None if told is None else parse_mib(told, up=False) - asked_mib
-        return Disk(spec.cached_models if spec else frozenset(), free_mib, pressed)
+        return Disk(spec.cached_models if spec else frozenset(), free_mib, condition(node, "DiskPressure") == "True")
 
     def _asked_mib(self) -> Mapping[str, int]:
         """Disk that pods have asked for, by node."""
@@ -256,7 +255,8 @@ class Prefetching:
         except (NotFoundError, ConflictError):
             return
         except ClusterError as exc:
-            log.warning("a load that is over could not be removed", pod=pod.name, why=str(exc))
+            if self._said.is_news(("load", pod.metadata.uid), str(exc)):
+                log.warning("a load that is over could not be removed", pod=pod.name, why=str(exc))
 
     # ---------------------------------------------------------------- saying
 
@@ -271,23 +271,15 @@ class Prefetching:
 
     async def _tell(self, template: PodTemplate, reason: str, text: str) -> None:
         """Once, and again only when it is another or a while has passed."""
-        said, at_s = self._said.get(template.name, ("", 0.0))
-        if said == text and self.now_s() - at_s < AGAIN_S:
+        if not self._said.is_news(template.name, text):
             return
-        self._said[template.name] = (text, self.now_s())
         log.warning("a wish for weights is not carried out", template=template.name, why=text)
         await self._post(template, reason, text)
 
     async def _post(self, template: PodTemplate, reason: str, text: str, *, warning: bool = True) -> None:
         meta = template.metadata
-        about = {"kind": "PodTemplate", "namespace": meta.namespace, "name": meta.name, "uid": meta.uid}
-        told = event(
-            {**about, "apiVersion": "v1"}, reason, text, component=COMPONENT, namespace=meta.namespace, warning=warning
-        )
-        try:
-            await self.port.post_event(told, meta.namespace)
-        except ClusterError as exc:
-            log.warning("an event could not be written", template=template.name, why=str(exc))
+        about = {**about_pod(meta.namespace, meta.name, meta.uid), "kind": "PodTemplate"}
+        await tell(self.port, about, reason, text, warning=warning, template=template.name)
 
 
 def _load(pod: Pod) -> Load:

@@ -10,7 +10,6 @@ Source: SPEC C2.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -20,13 +19,15 @@ from typing import Any
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from cardwise.adapters.kube.events import event
-from cardwise.adapters.kube.port import ClusterPort
-from cardwise.adapters.kueue import GROUP_VERSION, Api, Kueue, called, differs, is_ours, objects
+from cardwise.adapters.kube.events import event, post
+from cardwise.adapters.kube.port import ClusterPort, Requests
+from cardwise.adapters.kueue import GROUP_VERSION, Kueue, called, differs, is_ours, objects
 from cardwise.adapters.quota_file import QuotaFile, read_quota_file
 from cardwise.controller import metrics
+from cardwise.controller.turns import take_turns
 from cardwise.core.fleet.windows import holds_at
 from cardwise.errors import CardwiseError, ClusterError, ConflictError, UserError
+from cardwise.said import Said
 
 log = structlog.get_logger()
 
@@ -48,7 +49,7 @@ class Quotas:
     leads: whether this replica works. now_s: the feed's clock, for how often something is told.
     """
 
-    api: Api
+    api: Requests
     port: ClusterPort
     file: Path
     now: Callable[[], datetime]
@@ -58,10 +59,11 @@ class Quotas:
     writes: Counter = field(init=False)
     unreadable: Gauge = field(init=False)
     window: Gauge = field(init=False)
-    _told: dict[str, tuple[str, float]] = field(default_factory=dict)
+    _told: Said = field(init=False)
 
     def __post_init__(self) -> None:
-        """Register what is told to Prometheus."""
+        """Register what is told to Prometheus, and remember what is said."""
+        self._told = Said(self.now_s, AGAIN_S)
         self.writes = metrics.QUOTA_WRITES.counter(self.registry)
         for outcome in OUTCOMES:
             self.writes.labels(outcome)
@@ -70,10 +72,8 @@ class Quotas:
 
     async def run(self) -> None:
         """Look every half minute, until cancelled."""
-        while True:
-            if self.leads():
-                await self.turn()
-            await asyncio.sleep(PERIOD_S)
+        said = "the queues could not be kept, they are with the next turn"
+        await take_turns(self.turn, self.leads, PERIOD_S, said)
 
     async def turn(self) -> None:
         """Make what holds now true; what fails is told, and tried again next time."""
@@ -101,7 +101,7 @@ class Quotas:
             if lines:
                 await self._write(kueue, wanted, found, lines, why)
             else:
-                self._told.pop(_key(wanted), None)
+                self._told.forget(_key(wanted))
 
     async def _write(
         self, kueue: Kueue, wanted: dict[str, Any], found: dict[str, Any] | None, lines: list[str], why: str
@@ -122,7 +122,7 @@ class Quotas:
             await self._refused(wanted, "failed", str(exc))
             return
         self.writes.labels("applied").inc()
-        self._told.pop(_key(wanted), None)
+        self._told.forget(_key(wanted))
         log.info("a queue was changed", object=what, window=why, created=found is None, changes=lines)
         text = f"{why}: {'created' if found is None else '; '.join(_named(lines))}"
         await self._post(after, "QuotaApplied", text, warning=False)
@@ -138,10 +138,8 @@ class Quotas:
 
     def _log(self, key: str, what: str, why: str) -> bool:
         """Whether this is told now: when it is new, and once an hour."""
-        before = self._told.get(key)
-        if before is not None and before[0] == why and self.now_s() - before[1] < AGAIN_S:
+        if not self._told.is_news(key, why):
             return False
-        self._told[key] = why, self.now_s()
         log.warning(what, object=key, why=why)
         return True
 
@@ -150,11 +148,7 @@ class Quotas:
         about = {"kind": raw["kind"], "name": metadata["name"], "apiVersion": GROUP_VERSION}
         about |= {key: metadata[key] for key in ("namespace", "uid") if metadata.get(key)}
         namespace = metadata.get("namespace") or "default"
-        told = event(about, reason, text, component=COMPONENT, namespace=namespace, warning=warning)
-        try:
-            await self.port.post_event(told, namespace)
-        except ClusterError as exc:
-            log.warning("an event could not be written", why=str(exc))
+        await post(self.port, event(about, reason, text, component=COMPONENT, namespace=namespace, warning=warning))
 
 
 def _key(raw: dict[str, Any]) -> str:

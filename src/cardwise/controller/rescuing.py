@@ -14,10 +14,9 @@ killed at any step goes on where it was. Refuses to delete what is on a node tha
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 
 import structlog
 from prometheus_client import CollectorRegistry
@@ -27,11 +26,13 @@ from cardwise.adapters.kube.port import Evictee, MovingPort, Release
 from cardwise.adapters.kube_objects import Pod
 from cardwise.adapters.moves import Moving, encode_moves, encode_moving, moves_of
 from cardwise.adapters.watching import Watching
+from cardwise.controller.consolidation.movers import Mover, fresh
 from cardwise.controller.preemption.seeing import Seen
 from cardwise.controller.rescue.facts import Facts, complete, controller_of, released
 from cardwise.controller.rescue.settings import RescueSettings
 from cardwise.controller.rescue.telling import Telling
-from cardwise.core.fleet.grounds import Ground, Spell, hear, ripe
+from cardwise.controller.turns import take_turns
+from cardwise.core.fleet.grounds import Ground, Spell, Why, hear, ripe
 from cardwise.core.fleet.guard import age_s
 from cardwise.core.fleet.rescue import Because, Move, Moved, Plan, Replica, Step, World, rescue
 from cardwise.core.fleet.room import Room
@@ -47,10 +48,6 @@ REFUSED_S, MOST_REFUSED_S = 10.0, 300.0
 """So long a pod is left alone of which a step was refused, or failed, doubled each time."""
 
 
-def _utc_s() -> float:
-    return datetime.now(UTC).timestamp()
-
-
 @dataclass(slots=True)
 class _Refused:
     until_s: float
@@ -63,7 +60,8 @@ class Rescuing:
     """The loop. watching: with ``seen`` among those who also hear. now_s: a steady clock; utc_s: seconds since 1970.
 
     leads: whether this replica works now. _written: what this process noted on nodes, for the watch tells it late.
-    _unheard: version of each pod that was acted on, as it was then, and when that was.
+    _unheard: version of each pod that was acted on, as it was then, and when that was. movers: healthy pods that are to
+    make room, by UID; another loop writes it.
     """
 
     port: MovingPort
@@ -73,8 +71,9 @@ class Rescuing:
     now_s: Callable[[], float]
     leads: Callable[[], bool]
     settings: RescueSettings = field(default_factory=RescueSettings)
-    utc_s: Callable[[], float] = _utc_s
+    utc_s: Callable[[], float] = time.time
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
+    movers: Mapping[str, Mover] = field(default_factory=dict)
     telling: Telling = field(init=False)
     facts: Facts = field(init=False)
     _spells: dict[Ground, Spell] = field(default_factory=dict)
@@ -91,10 +90,11 @@ class Rescuing:
 
     async def run(self) -> None:
         """A turn per second, until cancelled."""
-        while True:
-            await asyncio.sleep(PERIOD_S)
-            if self.settings.enabled and self.leads() and self.watching.synced:
-                await self.turn()
+        said = "rescuing could not go on, it does with the next turn"
+        await take_turns(self.turn, self._may_act, PERIOD_S, said)
+
+    def _may_act(self) -> bool:
+        return self.settings.enabled and self.leads() and self.watching.synced
 
     async def turn(self) -> None:
         """One look at everything, and the steps that follow from it."""
@@ -104,8 +104,9 @@ class Rescuing:
         if self._waits_to_hear():
             return
         left = ripe(self._spells, self.now_s(), self.settings.patience)
-        self._replicas = self.facts.replicas(left)
-        plan = self._plan(self._replicas)
+        movers = fresh(self.movers, self.now_s())
+        self._replicas = self.facts.replicas(left, movers)
+        plan = self._plan(self._replicas, movers)
         for move in plan.moves:
             if not self.leads():
                 return
@@ -119,14 +120,20 @@ class Rescuing:
                 self._refuse(move, Because.FAILED, exc)
         await self.telling.left(plan.stays, left)
 
-    def _plan(self, replicas: list[Replica]) -> Plan:
+    def _plan(self, replicas: list[Replica], movers: Mapping[str, Mover]) -> Plan:
         now_s, utc_s = self.now_s(), self.utc_s()
         self._complete_s = {service: self._complete_s.get(service, utc_s) for service in complete(replicas)}
         self._refused = {uid: each for uid, each in self._refused.items() if uid in self.seen.pods}
         refused = {uid: each.because for uid, each in self._refused.items() if now_s < each.until_s}
         room = Room(self.ledger, self.facts.is_open)
         world = World(utc_s, self._past(), self._complete_s, refused, self.settings.policy)
-        return rescue(replicas, lambda uid, beside: room.take(uid, beside=beside), world)
+
+        def take(uid: str, beside: bool) -> str | None:
+            found = room.take(uid, beside=beside)
+            gone = movers[uid].gone if uid in movers else ()
+            return found if found is not None or not gone else room.take(uid, beside=beside, gone=gone)
+
+        return rescue(replicas, take, world)
 
     # ---------------------------------------------------------------- steps
 
@@ -158,7 +165,8 @@ class Rescuing:
         if release is None:
             return
         await self._remember(pod, move)
-        moving = Moving(self.utc_s(), move.ready, move.replica.service, release.owner_uid, release.pod_hash)
+        aside = move.replica.ground is Why.WAY
+        moving = Moving(self.utc_s(), move.ready, move.replica.service, release.owner_uid, release.pod_hash, aside)
         notes = {wire.ANNOTATION_MOVING: encode_moving(moving), wire.ANNOTATION_STAYS: None}
         await self.port.release_pod(release, notes)
 
@@ -226,8 +234,7 @@ class Rescuing:
         now_s, oldest_s, node = self.utc_s(), self.settings.policy.memory_s, self.seen.nodes.get(name)
         try:
             told: Iterable[Moved] = () if node is None else moves_of(node)  # it may be deleted within a turn
-        except ValueError as exc:
-            log.error("who left a node is unreadable, it counts as nobody", node=name, why=str(exc))
+        except ValueError:  # said by Seen
             told = ()
         known = {(m.uid, m.vain, round(m.at_s)): m for m in (*told, *self._written.get(name, ()))}
         return {m for m in known.values() if age_s(m.at_s, now_s) <= oldest_s}

@@ -22,22 +22,21 @@ import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from cardwise.adapters import wire
-from cardwise.adapters.kube.events import event
+from cardwise.adapters.kube.instants import stamp
 from cardwise.adapters.kube.port import ClusterPort
-from cardwise.adapters.policies import (
+from cardwise.adapters.policies import Policies, Target
+from cardwise.adapters.prometheus import Prometheus, Reading
+from cardwise.adapters.service_policy import (
     InForce,
     LoadSpec,
-    Policies,
     PolicySpec,
     PolicyStatus,
     ServicePolicy,
-    Target,
     about_policy,
     annotations_of,
     in_force,
     limits_of,
 )
-from cardwise.adapters.prometheus import Prometheus, Reading
 from cardwise.controller import metrics
 from cardwise.controller.forecasting import Forecasting
 from cardwise.controller.service_conditions import (
@@ -53,17 +52,18 @@ from cardwise.controller.service_conditions import (
     HandsOff,
     conditions,
     hands_off,
-    stamp,
     turned_bad,
 )
+from cardwise.controller.telling import tell
+from cardwise.controller.turns import take_turns
 from cardwise.core.fleet.forecast import Refusal
 from cardwise.core.fleet.scale import Decision, Past, Readings, Why, decide
 from cardwise.errors import ClusterError, ConflictError, NotFoundError, UserError
+from cardwise.said import Said
 
 log = structlog.get_logger()
 
 PERIOD_S = 15.0
-COMPONENT = "cardwise-controller"
 ASKED_AT_ONCE = 8
 WRITTEN_EVERY_S = 60.0
 """Numbers that change all the time are written into the status so often."""
@@ -112,7 +112,7 @@ class Scaling:
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
     _memory: dict[str, _Memory] = field(default_factory=dict)
     _gauged: set[tuple[str, str]] = field(default_factory=set)
-    _said: dict[tuple[str, str, str], float] = field(default_factory=dict)
+    _said: Said = field(init=False)
     _absent: bool = False
     _scalings: Counter = field(init=False)
     _refusals: Counter = field(init=False)
@@ -120,22 +120,18 @@ class Scaling:
     _signal: Gauge = field(init=False)
 
     def __post_init__(self) -> None:
-        """Make the metrics."""
+        """Make the metrics, and remember what is said."""
         registry = self.registry
         self._scalings = metrics.SCALINGS.counter(registry)
         self._refusals = metrics.SCALING_REFUSALS.counter(registry)
         self._wanted = metrics.SCALING_WANTED.gauge(registry)
         self._signal = metrics.SCALING_SIGNAL.gauge(registry)
+        self._said = Said(self.now_s, SAID_EVERY_S)
 
     async def run(self) -> None:
         """A turn every 15 seconds, until cancelled."""
-        while True:
-            if self.leads():
-                try:
-                    await self.turn()
-                except ClusterError as exc:
-                    log.warning("services could not be scaled, they are with the next turn", why=str(exc))
-            await asyncio.sleep(PERIOD_S)
+        said = "services could not be scaled, they are with the next turn"
+        await take_turns(self.turn, self.leads, PERIOD_S, said)
 
     async def turn(self) -> None:
         """Apply all policies once."""
@@ -158,7 +154,9 @@ class Scaling:
             except ConflictError as exc:
                 log.info("an object changed meanwhile, the next turn decides anew", policy=policy.key, why=str(exc))
             except ClusterError as exc:  # the others go on
-                log.warning("a policy could not be applied, it is with the next turn", policy=policy.key, why=str(exc))
+                if self._said.is_news((policy.uid, "failed"), str(exc)):
+                    said = "a policy could not be applied, it is with the next turn"
+                    log.warning(said, policy=policy.key, why=str(exc))
 
     # ---------------------------------------------------------------- one policy
 
@@ -359,8 +357,8 @@ class Scaling:
 
     async def _tell(self, policy: ServicePolicy, status: PolicyStatus, found: Iterable[Found]) -> None:
         for each in turned_bad(policy, found):
-            if not self._is_news((policy.uid, each.type, each.reason)):
-                continue
+            if not self._said.is_news((policy.uid, each.type, each.reason), None):
+                continue  # what comes and goes by the turn is said now and then
             log.warning(
                 "a policy is not well", policy=policy.key, condition=each.type, reason=each.reason, why=each.message
             )
@@ -377,26 +375,12 @@ class Scaling:
                 memory.written_s = now_s
 
     async def _post(self, policy: ServicePolicy, reason: str, text: str, *, warning: bool = True) -> None:
-        told = event(
-            about_policy(policy), reason, text, component=COMPONENT, namespace=policy.namespace, warning=warning
-        )
-        try:
-            await self.port.post_event(told, policy.namespace)
-        except ClusterError as exc:
-            log.warning("an event could not be written", policy=policy.key, why=str(exc))
-
-    def _is_news(self, said: tuple[str, str, str]) -> bool:
-        """Whether it was not said a moment ago: what comes and goes by the turn is said now and then."""
-        at_s, now_s = self._said.get(said), self.now_s()
-        if at_s is not None and now_s - at_s < SAID_EVERY_S:
-            return False
-        self._said[said] = now_s
-        return True
+        await tell(self.port, about_policy(policy), reason, text, warning=warning, policy=policy.key)
 
     def _forget(self, policies: Iterable[ServicePolicy]) -> None:
         """What belongs to policies that are gone."""
-        kept, now_s = {each.uid: each for each in policies}, self.now_s()
-        self._said = {each: at_s for each, at_s in self._said.items() if now_s - at_s < SAID_EVERY_S}
+        kept = {each.uid: each for each in policies}
+        self._said.forget_old()
         for uid in self._memory.keys() - kept.keys():
             del self._memory[uid]
         self.forecasting.forget({each.key for each in kept.values()})

@@ -11,8 +11,7 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
 
-from cardwise.errors import UserError
-from cardwise.files import plain
+from cardwise.adapters.listening import serve
 
 
 def pages(registry: CollectorRegistry, why_not_ready: Callable[[], str | None]) -> web.Application:
@@ -36,14 +35,8 @@ def pages(registry: CollectorRegistry, why_not_ready: Callable[[], str | None]) 
 @asynccontextmanager
 async def serving(app: web.Application, host: str, port: int) -> AsyncIterator[int]:
     """Serve until the ``with`` ends; the port that was taken. Raises UserError if it cannot be had."""
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
+    runner, taken = await serve(app, host, port)
     try:
-        try:
-            await web.TCPSite(runner, host, port).start()
-        except (OSError, ValueError) as exc:  # a ValueError: a host that no resolver is asked about
-            why = exc.strerror if isinstance(exc, OSError) else exc
-            raise UserError(f"cannot listen on {plain(host)}:{port}: {why}; choose another host or port") from exc
-        yield runner.addresses[0][1]
+        yield taken
     finally:
         await runner.cleanup()

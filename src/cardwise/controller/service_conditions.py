@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
-from cardwise.adapters.policies import FIELD_MANAGER, Condition, ServicePolicy, Target
+from cardwise.adapters.kube.instants import stamp
+from cardwise.adapters.policies import FIELD_MANAGER, Target
+from cardwise.adapters.service_policy import Condition, ServicePolicy
 
 READY = "Ready"
 """The policy can be read, and there is what it speaks of."""
@@ -104,11 +106,6 @@ def _left_to(writer: str, until: datetime) -> HandsOff:
         "changed. A manifest that is applied again and again must not have spec.replicas"
     )
     return HandsOff("OtherWriter", text, until, writer)
-
-
-def stamp(at: datetime) -> str:
-    """As Kubernetes writes instants."""
-    return f"{at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _instant(text: str | None) -> datetime | None:

@@ -15,7 +15,6 @@ Each loop has a table of its own, described where the loop is.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -24,18 +23,15 @@ import msgspec
 
 from cardwise.adapters.prometheus import Prometheus, checked_url
 from cardwise.config import DEFAULT_POLICY, policies_by_class
+from cardwise.controller.consolidation.settings import OFF, ConsolidationSettings
 from cardwise.controller.preemption.settings import PreemptionSettings
 from cardwise.controller.prefetching import PrefetchSettings
 from cardwise.controller.rescue.settings import RescueSettings
 from cardwise.core.ledger import MakePolicies
-from cardwise.errors import InputError, UserError
-from cardwise.files import seen
-from cardwise.settings_file import read_settings_file
+from cardwise.errors import UserError
+from cardwise.program_settings import Port, Seed, host_faults, name_faults, read_checked
 
 WANT = "the controller's settings in TOML (see cardwise controller --help)"
-Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
-Seed = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 class PrometheusSettings(msgspec.Struct, forbid_unknown_fields=True, rename="kebab", frozen=True):
@@ -73,6 +69,7 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True, rename="kebab", froze
     seed: Seed = 0
     prometheus: PrometheusSettings = msgspec.field(default_factory=PrometheusSettings)
     preemption: PreemptionSettings = msgspec.field(default_factory=PreemptionSettings)
+    consolidation: ConsolidationSettings = msgspec.field(default_factory=ConsolidationSettings)
     rescue: RescueSettings = msgspec.field(default_factory=RescueSettings)
     prefetch: PrefetchSettings = msgspec.field(default_factory=PrefetchSettings)
     scaling: ScalingSettings = msgspec.field(default_factory=ScalingSettings)
@@ -81,17 +78,17 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True, rename="kebab", froze
 
 def read_settings(path: Path | None) -> Settings:
     """Read and check the file; defaults without one. Raises InputError that names the key."""
-    if path is None:
-        return Settings()
-    settings = read_settings_file(path, WANT, Settings)
-    for key, fault in _faults(settings):
-        raise InputError(str(path), fault, field=key)
-    return settings
+    return read_checked(path, WANT, Settings, _faults)
 
 
 def policies_of(settings: Settings) -> MakePolicies:
     """How the ledger makes its policies. Raises UserError if one of the names is unknown."""
     return policies_by_class(settings.policy, settings.seed)
+
+
+def consolidation_of(settings: Settings) -> ConsolidationSettings:
+    """As it holds: nobody moves where the loop is off that moves them."""
+    return settings.consolidation if settings.rescue.enabled else OFF
 
 
 def prometheus_of(settings: Settings) -> Prometheus | None:
@@ -105,11 +102,8 @@ def prometheus_of(settings: Settings) -> Prometheus | None:
 
 def _faults(settings: Settings) -> Iterator[tuple[str, str]]:
     """Keys whose values no cluster and no resolver takes, and what to write instead."""
-    for key, name in (("namespace", settings.namespace), ("lease", settings.lease)):
-        if not _NAME.fullmatch(name):
-            yield key, f"{seen(name)} is no name; write lower-case letters, digits and '-', such as cardwise-system"
-    if not settings.host or not settings.host.isprintable() or " " in settings.host:
-        yield "host", f"{seen(settings.host)} is no address to listen on; write 0.0.0.0 for all"
+    yield from name_faults({"namespace": settings.namespace, "lease": settings.lease})
+    yield from host_faults(settings.host)
     for key, check in (
         ("preemption", lambda: settings.preemption.brakes),
         ("rescue", lambda: (settings.rescue.policy, settings.rescue.patience)),

@@ -20,6 +20,7 @@ class CardSpec:
         empty if unknown.
     lendable_mib: may be lent beyond ``memory_mib`` at the moment, in all.
     evicted: services whose pods had to give this card's memory back lately, and do not come here again yet.
+    stays: where it is not healthy: it takes nothing new, and what runs on it need not go for that.
     """
 
     uuid: str
@@ -31,6 +32,7 @@ class CardSpec:
     binds: bool = False
     lendable_mib: int = 0
     evicted: frozenset[str] = frozenset()
+    stays: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ their node's cards are a *conflict*, and the node takes nothing new until it has
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -239,6 +240,21 @@ class Ledger:
                     self.nominated[uid] = replace(known, over=True)
                 self.freed.add(known.pod.node)
 
+    @contextmanager
+    def keeping(self, pod: BoundPod) -> Iterator[None]:
+        """For the length of a ``with``: as if this were kept for a pod that waits, and not what is kept for it now."""
+        uid = pod.claim.uid
+        before, freed = self.nominated.get(uid), set(self.freed)
+        self.nominate(pod, math.inf)
+        try:
+            yield
+        finally:
+            with self._yielding(pod.node, *([before.pod.node] if before else [])):
+                del self.nominated[uid]
+                if before is not None:
+                    self.nominated[uid] = before
+            self.freed = freed
+
     def kept_on(self, node: str) -> list[Nominated]:
         """For whom something is kept on a node, the most important first."""
         found = [each for each in self.nominated.values() if each.pod.node == node and not each.over]
@@ -332,7 +348,7 @@ class Ledger:
                 for held in gone.pop(uid):
                     lent_mib = held.lent_mib[0] if held.lent_mib else 0  # each part is of one card
                     self.cluster.reserve(held.request, held.node_idx, held.places, running=True, lent_mib=lent_mib)
-            for uid in [uid for uid in wanted if uid not in gone]:
+            for uid in [uid for uid in dict.fromkeys(wanted) if uid not in gone]:
                 gone[uid] = [self.cluster.release(part) for part in self._parts.get(uid, ())]
             return node_idx is not None and assign(self.policy(claim), claim, node_idx) is not None
 

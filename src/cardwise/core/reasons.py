@@ -40,6 +40,9 @@ class Code(enum.Enum):
     PREEMPT_FRUITLESS = "preempt-fruitless"
     PREEMPT_CHANGED = "preempt-changed"
     PREEMPT_BUDGET = "preempt-budget"
+    MOVE_NOBODY = "move-nobody"
+    MOVE_CHANGED = "move-changed"
+    MOVE_FRUITLESS = "move-fruitless"
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +194,23 @@ WORDINGS: dict[Code, Wording] = {
         "a PodDisruptionBudget forbids the eviction",
         "{victim} may not be evicted now: {told}",
         "wait until more of its replicas are ready, or loosen the budget",
+    ),
+    Code.MOVE_NOBODY: Wording(
+        "no replicas can make room for it",
+        "on {tried} nodes it would not fit even with all replicas elsewhere that may move; those that stay: {told}",
+        "ask for less, or add cards; what moves is a ready replica of a Deployment, of no higher priority",
+    ),
+    Code.MOVE_CHANGED: Wording(
+        "the cluster changed before anybody moved",
+        "on {node} the moves that were decided would no longer make room, or are no longer allowed",
+        "nothing: it is decided anew",
+    ),
+    Code.MOVE_FRUITLESS: Wording(
+        "moves did not help",
+        "replicas that were to move off {node} did not, or what that kept the pod did not take; it may ask again after "
+        "{pause_s} s",
+        "see the events of the replicas and the pod's FailedScheduling event: a rule that is not about cards keeps the "
+        "pod off the node, or a successor off its own",
     ),
 }
 

@@ -42,8 +42,9 @@ class Shape:
         to 1 MiB at least.
     compute_milli: thousandths of each card's compute, 1-1000; 0 asks for no compute limit.
     whole: all of each card; the four fields above are then fixed by the card.
-    models: card models that will do, exact tokens, folded to upper case by the reader; empty means any.
-    unwanted_models: card models that will not do, nor their variants: A100 is A100-SXM4-80GB too, but not A1000.
+    models: card models that will do, folded to upper case by the reader; empty means any.
+    unwanted_models: card models that will not do. Of both, a model has its variants with it, and is a word for itself:
+        A100 is A100-SXM4-80GB too, but not A1000.
     oversubscribe: memory that is lent beyond the card will do, as far as there is any; of a slice only (SPEC E1).
     binding: only cards will do that hold every slice to its memory in any case.
     isolation: modes that will do; empty means any that shares (or a whole card, if ``whole``).
@@ -100,9 +101,14 @@ class Shape:
 
     def takes(self, model: str) -> bool:
         """True if cards of this model will do."""
-        if self.models and model not in self.models:
+        if self.models and not _is_any_of(model, self.models):
             return False
-        return not any(f"{model}-".startswith(f"{each}-") for each in self.unwanted_models)
+        return not _is_any_of(model, self.unwanted_models)
+
+
+def _is_any_of(model: str, named: frozenset[str]) -> bool:
+    """True if the model is one of those named, or a variant of one."""
+    return any(f"{model}-".startswith(f"{each}-") for each in named)
 
 
 @dataclass(frozen=True, slots=True)

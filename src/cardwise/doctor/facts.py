@@ -6,31 +6,40 @@ differ. Refuses to judge: that is for the checks.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 
+import msgspec
 import numpy as np
 
 from cardwise.adapters import wire
 from cardwise.adapters.capture import Capture, Measured
 from cardwise.adapters.claims import read_claim
+from cardwise.adapters.node_cards import node_spec
 from cardwise.adapters.quantity import parse_milli
 from cardwise.adapters.symptoms import Event, Lease, ToldContainer, ToldNode, ToldPod
 from cardwise.adapters.watching import Watching
 from cardwise.config import DEFAULT_POLICY, policies_by_class
+from cardwise.core.allocation import BoundPod
 from cardwise.core.claim import Claim
 from cardwise.core.ledger import Ledger
 from cardwise.core.placement.explain import NodeView, explain_node
 from cardwise.core.placement.offer import offer
 from cardwise.core.reasons import WORDINGS, Code, Reason
+from cardwise.core.request import Isolation
 from cardwise.doctor.measures import Line, Metrics
 from cardwise.doctor.nearby import Nearby
+from cardwise.doctor.words import denied, fails_again
 from cardwise.scheduler import telling
 
 JUST_CREATED_S = 30.0
 """A pod that is younger waits for nothing but its turn."""
+SETTLING_S = 120.0
+"""From an agent's start to all that it tells: it measures, registers, and the kubelet tells of its slots."""
+LABEL_COMPONENT = "app.kubernetes.io/component"
 RULES_ONLY = "first-fit"
 """The policy that is asked: whether a pod fits is the same for all of them, and this one works out no prices."""
 TEXTS = 3
@@ -66,6 +75,11 @@ class Waiting:
         """Where findings about it are."""
         return f"pod:{self.pod.name}"
 
+    def told(self, code: Code) -> str:
+        """How many nodes refuse it for this, and the words of one."""
+        nodes = self.refused[code]
+        return f"{len(nodes)} nodes: {code.value}, such as {nodes[0]}: {self.long[nodes[0]]}"
+
     @property
     def ours(self) -> bool:
         """Whether it is cardwise that is to place it."""
@@ -74,7 +88,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class CardNow:
-    """A card as the ledger has it. used_share: measured compute in [0, 1], or None."""
+    """A card as the ledger has it. time_sliced: its agent says that slices take turns on it, held to nothing."""
 
     uuid: str
     node: str
@@ -86,6 +100,7 @@ class CardNow:
     fenced: bool
     slices: int
     pods: tuple[str, ...] = ()
+    time_sliced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +123,9 @@ class Served:
 class Facts:
     """One snapshot. gpu_nodes: those whose agent tells of cards, or that offer some. gaps: what was not looked at.
 
-    memo: what was worked out from the rest already; several checks ask the same of a thousand pods.
+    claims: by name of living pods, what they ask for and what is wrong with that. troubles: by node, what the books
+    cannot make true or read of it. memo: what was worked out from the rest already; several checks ask the same of a
+    thousand pods.
     """
 
     capture: Capture
@@ -121,6 +138,8 @@ class Facts:
     metrics: Metrics = field(default_factory=Metrics)
     nearby: Nearby | None = None
     gaps: tuple[str, ...] = ()
+    claims: Mapping[str, tuple[Claim, list[str]]] = field(default_factory=dict, compare=False, repr=False)
+    troubles: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     memo: dict[object, object] = field(default_factory=dict, compare=False, repr=False)
 
     def saw(self, kind: str) -> bool:
@@ -138,6 +157,54 @@ class Facts:
     @cached_property
     def _pods(self) -> dict[str, ToldPod]:
         return {pod.name: pod for pod in self.gpu_pods}
+
+    @cached_property
+    def card_sizes_mib(self) -> tuple[int, ...]:
+        """The sizes of cards that there are, the smallest first."""
+        return tuple(sorted({card.memory_total_mib for card in self.cards}))
+
+    @cached_property
+    def card_kinds(self) -> tuple[str, ...]:
+        """Models and sizes of cards that there are, in words."""
+        return tuple(sorted({f"{card.model} of {card.memory_total_mib} MiB" for card in self.cards}))
+
+    @cached_property
+    def most_cards(self) -> int:
+        """Cards of the node that has most of them."""
+        return max(Counter(card.node for card in self.cards).values(), default=0)
+
+    def claim(self, pod: ToldPod) -> Claim:
+        """What a living pod asks for."""
+        return self.claims[pod.name][0]
+
+    def settling(self, node: ToldNode) -> bool:
+        """Whether a node or its agent began just now, and not again and again: not all of it is told yet."""
+        return self._is_new(node.metadata.creation_timestamp) or any(
+            pod.metadata.deletion_timestamp or self._is_new(pod.metadata.creation_timestamp) or self._restarted(pod)
+            for pod in self.pods_on(node.metadata.name)
+            if pod.metadata.labels.get(LABEL_COMPONENT) == "agent"
+        )
+
+    def _restarted(self, pod: ToldPod) -> bool:
+        return any(
+            each.state.running and self._is_new(each.state.running.started_at) and not fails_again(each, self.taken)
+            for each in pod.status.container_statuses
+        )
+
+    def _is_new(self, at: datetime | None) -> bool:
+        age = self.age_s(at)
+        return age is not None and age < SETTLING_S
+
+    def pods_on(self, node: str) -> tuple[ToldPod, ...]:
+        """All pods of a node, those that ended too."""
+        return tuple(self._by_node.get(node, ()))
+
+    @cached_property
+    def _by_node(self) -> dict[str, list[ToldPod]]:
+        found = dict[str, list[ToldPod]]()
+        for pod in self.capture.pods:
+            found.setdefault(pod.spec.node_name, []).append(pod)
+        return found
 
     def events_of(self, kind: str, namespace: str, name: str) -> tuple[Event, ...]:
         """Events about one object."""
@@ -163,17 +230,17 @@ class Facts:
 def facts_of(capture: Capture, nearby: Nearby | None = None) -> Facts:
     """Everything from a capture, and from the node that we are on."""
     taken = capture.taken or LONG_AGO
-    living = [pod for pod in capture.pods if not pod.ended]
+    living = [_known(pod) for pod in capture.pods if not pod.ended]
     watching = Watching(Ledger(policies_by_class(dict.fromkeys(DEFAULT_POLICY, RULES_ONLY), 0)))
     watching.hear_all(capture.nodes, living)
     for node in capture.nodes:
-        if any((each.type, each.status) == (wire.CONDITION_CONSISTENT, "False") for each in node.status.conditions):
+        if denied(node, wire.CONDITION_CONSISTENT):
             watching.ledger.silence(node.metadata.name, "its condition CardwiseConsistent is False")
     metrics = _metrics(capture.beside.measured)
     cards = _cards(watching)
     with_cards = {card.node for card in cards}
-    claims = {pod.metadata.uid: read_claim(pod) for pod in living}
-    gpu_pods = tuple(pod for pod in living if claims[pod.metadata.uid][0].asks)
+    claims = {pod.name: _claim(pod, watching.ledger.pods.get(pod.metadata.uid)) for pod in living}
+    gpu_pods = tuple(pod for pod in living if claims[pod.name][0].asks)
     return Facts(
         capture,
         taken,
@@ -185,7 +252,38 @@ def facts_of(capture: Capture, nearby: Nearby | None = None) -> Facts:
         metrics=metrics,
         nearby=nearby,
         gaps=_gaps(capture, nearby),
+        claims=claims,
+        troubles=_troubles(capture, watching, with_cards),
     )
+
+
+def _claim(pod: ToldPod, held: BoundPod | None) -> tuple[Claim, list[str]]:
+    """What a pod asks for, as the books have read it already where it is bound; an allocation may be unreadable."""
+    if held is None or (wire.ANNOTATION_ALLOC in pod.metadata.annotations and not held.claim.asks):
+        return read_claim(pod)
+    return held.claim, []
+
+
+def _known(pod: ToldPod) -> ToldPod:
+    """A pod with an identity: lists that were written by hand, or cut down, may have no UIDs."""
+    if pod.metadata.uid:
+        return pod
+    return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, uid=pod.name))
+
+
+def _troubles(capture: Capture, watching: Watching, with_cards: set[str]) -> Mapping[str, tuple[str, ...]]:
+    """Why the books fence a node, whether or not its condition says so yet; and inventories that cannot be read."""
+    found = dict[str, list[str]]()
+    for conflict in watching.ledger.conflicts.values():
+        found.setdefault(conflict.node, []).append(": ".join(filter(None, (conflict.pod, conflict.text))))
+    for node in capture.nodes:
+        name = node.metadata.name
+        if wire.ANNOTATION_CARDS in node.metadata.annotations and name not in with_cards:
+            try:
+                node_spec(node)
+            except ValueError as exc:
+                found.setdefault(name, []).append(f"its inventory cannot be read: {exc}")
+    return {name: tuple(sorted(each)) for name, each in found.items()}
 
 
 def _offers(node: ToldNode) -> bool:
@@ -196,7 +294,7 @@ def _offers(node: ToldNode) -> bool:
 def _gaps(capture: Capture, nearby: Nearby | None) -> tuple[str, ...]:
     gaps = [*capture.beside.gaps]
     measured = capture.beside.measured
-    if capture.items and measured is None:
+    if capture.items and measured is None and not any(gap.startswith("Prometheus") for gap in gaps):
         gaps.append("no Prometheus was asked: latency, load and limits in force were not looked at (--prometheus URL)")
     elif measured is not None:
         gaps += measured.gaps
@@ -217,7 +315,7 @@ def _waiting(
 ) -> tuple[Waiting, ...]:
     found, answers = list[Waiting](), dict[Claim, _Answer]()
     for pod in living:
-        claim, faults = claims[pod.metadata.uid]
+        claim, faults = claims[pod.name]
         created = pod.metadata.creation_timestamp
         young = created is not None and taken - created < timedelta(seconds=JUST_CREATED_S)
         if pod.spec.node_name or young or pod.metadata.deletion_timestamp or not (claim.asks or faults):
@@ -279,6 +377,7 @@ def _words(view: NodeView, code: Code) -> str:
 
 def _cards(watching: Watching) -> tuple[CardNow, ...]:
     state = telling.state(watching.ledger, {}, {})
+    modes = {card.uuid: card.isolation for node in watching.ledger.nodes.values() for card in node.cards}
     return tuple(
         CardNow(
             card["uuid"],
@@ -291,6 +390,7 @@ def _cards(watching: Watching) -> tuple[CardNow, ...]:
             node["fenced"],
             len(card["slices"]),
             tuple(sorted({each["pod"] for each in card["slices"]})),
+            modes[card["uuid"]] is Isolation.TIME_SLICING,
         )
         for node in state["nodes"]
         for card in node["cards"]
@@ -301,13 +401,7 @@ def _metrics(measured: Measured | None) -> Metrics:
     if measured is None:
         return Metrics()
     return Metrics(
-        {
-            name: tuple(
-                Line(each.labels, np.array([np.nan if v is None else v for v in each.values], np.float64))
-                for each in found
-            )
-            for name, found in measured.results.items()
-        }
+        {name: tuple(Line(each.labels, each.values) for each in found) for name, found in measured.results.items()}
     )
 
 
@@ -316,12 +410,10 @@ def _services(metrics: Metrics) -> tuple[Served, ...]:
     for line in metrics.of("qps"):
         pods.setdefault(line.labels.get("service", ""), set())
     for line in metrics.of("replica_pods"):
-        name = f"{line.labels.get('namespace', '')}/{line.labels.get('pod', '')}"
-        pods.setdefault(line.labels.get("service", ""), set()).add(name)
+        pods.setdefault(line.labels.get("service", ""), set()).add(line.pod)
     uuids = dict[str, set[str]]()
     for line in metrics.of("slice_memory_granted_mib"):
-        name = f"{line.labels.get('namespace', '')}/{line.labels.get('pod', '')}"
-        uuids.setdefault(name, set()).add(line.labels.get("uuid", ""))
+        uuids.setdefault(line.pod, set()).add(line.labels.get("uuid", ""))
     return tuple(
         Served(service, tuple(sorted(names)), tuple(sorted(set().union(*(uuids.get(name, set()) for name in names)))))
         for service, names in sorted(pods.items())
@@ -336,7 +428,10 @@ def cpu_limit_cores(pod: ToldPod | None) -> float | None:
     limits = [each.resources.limits.get("cpu") for each in pod.spec.containers]
     if any(limit is None for limit in limits):
         return None
-    return sum(parse_milli(limit, up=False) for limit in limits if limit is not None) / 1000
+    try:
+        return sum(parse_milli(limit, up=False) for limit in limits if limit is not None) / 1000
+    except ValueError:  # of a list that no API server has checked
+        return None
 
 
 def with_card(pod: ToldPod) -> tuple[ToldContainer, ...]:

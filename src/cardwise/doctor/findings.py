@@ -19,6 +19,7 @@ class Finding:
 
     subject: whom it is about, for people; places: the same for the machine, such as ``pod:serving/a`` or ``node:g1``:
     a cause and what follows from it share one. evidence: what was seen, with values. action: what to type or change.
+    later: it does no harm yet; what does is told before it.
     """
 
     code: str
@@ -28,6 +29,7 @@ class Finding:
     evidence: tuple[str, ...]
     action: str
     likelihood: float = LIKELY
+    later: bool = False
 
     def __post_init__(self) -> None:
         if not (self.evidence and self.action and self.places and 0 < self.likelihood <= 1):

@@ -28,15 +28,14 @@ class Line:
     values: FloatArray
 
     @property
-    def mean(self) -> float:
-        """Of what is known; NaN if nothing is."""
-        return mean(self.values)
-
-    @property
     def last(self) -> float:
         """The last value that is known; NaN if none is."""
-        known = self.values[np.isfinite(self.values)]
-        return float(known[-1]) if len(known) else float("nan")
+        return last(self.values)
+
+    @property
+    def pod(self) -> str:
+        """The pod that it is of, as "namespace/name"."""
+        return f"{self.labels.get('namespace', '')}/{self.labels.get('pod', '')}"
 
 
 @dataclass(frozen=True)
@@ -47,10 +46,6 @@ class Metrics:
     _by_label: dict[tuple[str, str], dict[str, list[Line]]] = field(
         default_factory=dict, compare=False, repr=False, init=False
     )
-
-    def __bool__(self) -> bool:
-        """Whether anything was measured at all."""
-        return any(self.lines.values())
 
     def of(self, query: str, **labels: str) -> tuple[Line, ...]:
         """The series of a query that have these labels."""
@@ -74,8 +69,20 @@ class Metrics:
     def last(self, query: str, **labels: str) -> float | None:
         """The latest number of their sum, or None."""
         values = self.values(query, **labels)
-        known = values[np.isfinite(values)] if values is not None else np.empty(0)
-        return float(known[-1]) if len(known) else None
+        found = np.nan if values is None else last(values)
+        return found if np.isfinite(found) else None
+
+
+def labels_of(pod: str) -> dict[str, str]:
+    """How series name a pod. pod: "namespace/name"."""
+    namespace, name = pod.split("/", 1)
+    return {"namespace": namespace, "pod": name}
+
+
+def last(values: FloatArray) -> float:
+    """The last value that is known; NaN if none is."""
+    known = values[np.isfinite(values)]
+    return float(known[-1]) if len(known) else float("nan")
 
 
 def mean(values: FloatArray, where: BoolArray | None = None) -> float:
@@ -108,6 +115,13 @@ class Spikes:
     def both(self, values: FloatArray) -> tuple[float, float]:
         """Mean while slow, and while calm; the second NaN for a service that is always slow."""
         return mean(values, self.slow), mean(values, self.calm)
+
+    def told(self, values: FloatArray | None, what: str) -> str:
+        """The same in words; empty where nothing is known of the times at which it was slow."""
+        then, usual = (np.nan, np.nan) if values is None else self.both(values)
+        if not np.isfinite(then):
+            return ""
+        return f"{then:.1f} {what} then" + (f", {usual:.1f} otherwise" if np.isfinite(usual) else "")
 
 
 def spikes(p99_s: FloatArray | None, target_s: float | None) -> Spikes | None:

@@ -15,8 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cardwise.adapters.cdi import ToolkitFiles
-from cardwise.adapters.mps import ControlDaemon, MpsV2, MpsV3, probe
-from cardwise.adapters.nvml import Driver
+from cardwise.adapters.mps.daemon import ControlDaemon, probe
+from cardwise.adapters.mps.v2 import MpsV2
+from cardwise.adapters.mps.v3 import MpsV3
+from cardwise.adapters.nvml.driver import Driver
 from cardwise.agent.settings import Settings
 from cardwise.core.card.facts import CardSample, NodeFacts
 from cardwise.errors import CardError, CardwiseError, ClusterError

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime
 
 from cardwise.adapters.symptoms import ToldPod
-from cardwise.doctor.words import last_words
+from cardwise.doctor.words import around, last_words
 
 GPU_OOM = re.compile(
     r"CUDA out of memory|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|torch(?:\.cuda)?\.OutOfMemoryError|"
@@ -15,12 +16,12 @@ AROUND = 80
 """Characters that are shown on both sides of it."""
 
 
-def gpu_ends(pod: ToldPod) -> tuple[str, ...]:
-    """What containers of the pod said of it, each once."""
+def gpu_ends(pod: ToldPod, now: datetime) -> tuple[str, ...]:
+    """What containers of the pod said of it within the last day, each once."""
     found = dict[str, None]()
-    for container, words in last_words(pod):
+    for container, words in last_words(pod, now, overcome=True):
         match = GPU_OOM.search(words)
         if match:
-            text = words[max(0, match.start() - AROUND) : match.end() + AROUND].strip()
+            text = around(match, AROUND).strip()
             found[f"container {container}: {text}"] = None
     return tuple(found)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 WINDOW_S, STEP_S = 1800.0, 30.0
 """What is looked at, and its steps: spikes of a minute stand out, and the store answers in a second."""
-_RATE = "2m"
+RATE_S = 120
 """Of rates: four scrapes of 30 s."""
 _SLICE = "uuid, namespace, pod"
 _OF_OURS = "and on (namespace, pod) cardwise_slice_memory_granted_mib"
@@ -21,7 +21,7 @@ def _dcgm(name: str) -> str:
 
 
 def _rate(name: str) -> str:
-    return f"rate({name}[{_RATE}])"
+    return f"rate({name}[{RATE_S}s])"
 
 
 def _of_pods(expression: str) -> str:
@@ -35,6 +35,8 @@ _DROPPED = " + ".join(
     for way in ("receive", "transmit")
 )
 
+ENDS_ONLY = frozenset({"slice_compute_granted_pct", "slice_memory_used_mib", "slice_memory_granted_mib"})
+"""Of these the latest number is read, and there is one for each slice: they are asked at both ends of the window."""
 QUERIES: dict[str, str] = {
     "card_busy_pct": (
         f"max by (uuid) (cardwise_card_utilization_percent) or max by (uuid) ({_dcgm('DCGM_FI_DEV_GPU_UTIL')})"
@@ -51,6 +53,7 @@ QUERIES: dict[str, str] = {
     "mps_alarms": "sum by (instance, node, kind) (increase(cardwise_agent_mps_alarms_total[10m]))",
     "bypasses": "sum by (instance, node) (cardwise_agent_bypasses)",
     "publish_failures": "sum by (instance, node) (increase(cardwise_agent_publish_failures_total[10m]))",
+    "registrations": "sum by (instance, node) (increase(cardwise_agent_registrations_total[10m]))",
     "qps": f"sum by (service) ({_rate('cardwise_gateway_requests_total')})",
     "p99_s": (f"histogram_quantile(0.99, sum by (service, le) ({_rate('cardwise_gateway_latency_seconds_bucket')}))"),
     "target_s": "max by (service) (cardwise_gateway_target_seconds)",
@@ -73,5 +76,4 @@ QUERIES: dict[str, str] = {
     ),
     "pod_packets_dropped_s": _of_pods(_DROPPED),
     "clock_off_s": "max by (instance) (abs(node_timex_offset_seconds))",
-    "clock_synced": "min by (instance) (node_timex_sync_status)",
 }

@@ -19,10 +19,12 @@ def sureness(likelihood: float) -> str:
     return next(word for least, word in _SURE if likelihood >= least)
 
 
-def as_json(ranked: Sequence[Ranked], unexplained: Sequence[str], gaps: Iterable[str]) -> dict[str, Any]:
-    """One object. Keys and codes stay; texts may change."""
+def as_json(
+    ranked: Sequence[Ranked], unexplained: Sequence[str], gaps: Iterable[str], *, blind: bool
+) -> dict[str, Any]:
+    """One object. Keys and codes stay; texts may change. blind: what the user asked for could not be looked at."""
     return {
-        "healthy": not ranked and not unexplained,
+        "healthy": not (ranked or unexplained or blind),
         "findings": [
             {
                 "code": each.finding.code,
@@ -34,6 +36,7 @@ def as_json(ranked: Sequence[Ranked], unexplained: Sequence[str], gaps: Iterable
                 "evidence": list(each.finding.evidence),
                 "action": each.finding.action,
                 "follows_from": list(each.follows_from),
+                "alike": each.alike,
                 "page": PAGE.format(each.finding.code.lower()),
             }
             for each in ranked
@@ -48,7 +51,8 @@ def lines(ranked: Sequence[Ranked], unexplained: Sequence[str], gaps: Sequence[s
     for each in ranked:
         finding = each.finding
         after = f", follows from {', '.join(each.follows_from)}" if each.follows_from else ""
-        yield plain(f"{finding.code} {sureness(finding.likelihood)}{after}: {finding.cause}")
+        alike = f", {each.alike} alike" if each.alike > 1 else ""
+        yield plain(f"{finding.code} {sureness(finding.likelihood)}{alike}{after}: {finding.cause}")
         if finding.subject not in finding.cause:
             yield plain(f"  who: {finding.subject}")
         for text in finding.evidence:
@@ -57,7 +61,7 @@ def lines(ranked: Sequence[Ranked], unexplained: Sequence[str], gaps: Sequence[s
         yield ""
     causes = sum(not each.follows_from for each in ranked)
     if ranked:
-        yield f"{_many(causes, 'cause')}, {_many(len(ranked) - causes, 'consequence')}; pages: {PAGE.format('CODE')}"
+        yield f"{_many(causes, 'cause')}, {_many(len(ranked) - causes, 'consequence')}; pages: {PAGE.format('cwNNN')}"
     else:
         yield f"nothing found by {len(CHECKS)} checks"
     for text in unexplained:

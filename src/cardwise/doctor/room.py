@@ -60,9 +60,11 @@ class Need:
 
     def of(self, card: CardNow) -> int:
         """MiB of this card."""
-        if self.whole:
-            return card.memory_total_mib
-        return self.memory_mib or -(-card.memory_total_mib * self.memory_milli // MILLI_PER_CARD)
+        return self.of_size(card.memory_total_mib)
+
+    def of_size(self, total_mib: int) -> int:
+        """MiB of a card of this size."""
+        return total_mib if self.whole else self.memory_mib or -(-total_mib * self.memory_milli // MILLI_PER_CARD)
 
     def fits(self, card: CardNow) -> bool:
         """Whether the card has so much free, whatever rules say."""
@@ -119,16 +121,14 @@ def _of_amounts(facts: Facts, waiting: Waiting) -> Cause:
 def is_impossible(facts: Facts, waiting: Waiting) -> bool:
     """Whether no card could ever take it, were all of them empty; or all nodes that are well say no by a rule."""
     need = need_of(waiting)
-    if not need.whole and all(need.of(card) > card.memory_total_mib for card in facts.cards):
-        return True
-    if need.cards > most_cards(facts):
+    if is_too_large(facts, need) or need.cards > facts.most_cards:
         return True
     return not waiting.refused.keys() - SICK - RULES
 
 
-def most_cards(facts: Facts) -> int:
-    """Cards of the node that has most of them."""
-    return max(Counter(card.node for card in facts.cards).values(), default=0)
+def is_too_large(facts: Facts, need: Need) -> bool:
+    """Whether it wants more memory of one card than any has."""
+    return not need.whole and all(need.of_size(total_mib) > total_mib for total_mib in facts.card_sizes_mib)
 
 
 def hosts_in_the_way(facts: Facts, waiting: Waiting) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from cardwise.engine.faults import Counting, Fault, Script, When
 from cardwise.engine.model import Contention, DeviceKind, TokenCost
 from cardwise.engine.settings import OverMemory, Settings
 from cardwise.engine.timelines import SerialTimeline, SharedTimeline
+from cardwise.engine.tokenizer import Tokenizer
 
 EXIT_KILLED = 137
 """What a container that was killed for memory reports."""
@@ -134,6 +135,7 @@ class Replica:
         self._dice = random.Random(settings.seed)  # noqa: S311 - noise, not secrets
         self._counting = Counting(script)
         self._tokens = TokenCost(settings.device, settings.cost, settings.contention, settings.prefill_ms / 1e3)
+        self._tokenizer = Tokenizer(settings.tokenize_cpu_ms / 1e3)
         self._boot()
 
     # ---------------------------------------------------------------- life
@@ -163,6 +165,7 @@ class Replica:
         """Free what the event loop holds for it."""
         self.phase = Phase.DEAD
         self._loading.cancel()
+        self._tokenizer.close()
         self.decoder.close()
         self.device.close()
 
@@ -209,6 +212,7 @@ class Replica:
         """
         if 0 < self.settings.max_batch < rows:
             raise RefusedError(400, f"a batch of {rows} rows; this model takes {self.settings.max_batch}")
+        await self._tokenize(rows)
         async with self._admitted(rows * self.settings.tokens_per_row) as (place, device):
             work_s = self._noisy_s(self.settings.cost.batch_time_s(rows)) + self._pay_debt_s()
 
@@ -229,6 +233,7 @@ class Replica:
         self, prompt_tokens: int, wanted: int, ids: Sequence[str], fault: Fault | None
     ) -> AsyncGenerator[int]:
         """Yield each token's number when it is made; may be closed early. Arguments and errors as of ``execute``."""
+        await self._tokenize(1)
         async with self._admitted(prompt_tokens + wanted) as (place, _):
 
             def begun() -> None:
@@ -246,6 +251,13 @@ class Replica:
             finally:
                 await steps.aclose()
                 place.end()
+
+    async def _tokenize(self, items: int) -> None:
+        """The step before the card. No gauge tells of it: engines count what their scheduler has."""
+        starts = self.starts
+        await self._tokenizer.take(items)
+        if self.starts != starts:
+            raise RefusedError(500, "out of memory: another request ended the process")
 
     @contextlib.asynccontextmanager
     async def _admitted(self, tokens: int) -> AsyncIterator[tuple[_Place, Device]]:

@@ -16,11 +16,12 @@ import msgspec
 import structlog
 
 from cardwise import __version__
-from cardwise.adapters.http1.server import Exchange, Server
+from cardwise.adapters.http1.exchange import Exchange
+from cardwise.adapters.http1.server import Server
 from cardwise.adapters.http1.wire import TEXT
 from cardwise.engine import oip, openai, plain
 from cardwise.engine.faults import Fault, FaultKind, Script, read_script
-from cardwise.engine.metrics import READY, REQUESTS, ROWS, STARTS
+from cardwise.engine.metrics import READY, REQUESTS, ROWS, STARTS, WORK
 from cardwise.engine.replica import FaultedError, RefusedError, Replica
 from cardwise.engine.serving import PATIENT, Tasks, answer_half, cut, hang, reset, send
 from cardwise.engine.settings import Settings
@@ -286,6 +287,7 @@ def metrics(replica: Replica) -> bytes:
                 (STARTS, replica.starts),
                 (REQUESTS, done.requests),
                 (ROWS, done.rows),
+                (WORK, device.busy_s),
             )
         ),
     )

@@ -14,7 +14,8 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from cardwise.adapters.http1.server import Exchange, Limits
+from cardwise.adapters.http1.exchange import Exchange
+from cardwise.adapters.http1.limits import Limits
 from cardwise.adapters.http1.wire import JSON
 from cardwise.files import plain
 

@@ -42,8 +42,9 @@ class Settings:
     kappa: of a contended card. max_batch: rows of one request; max_running: requests or sequences at a time (not on a
     serial card's batches, where it is 1); 0 for any number. prefill_ms: per prompt token. load_s: from start to ready.
     first_request_s: what the first request after a start takes longer; with warm_up the engine pays it itself before it
-    is ready. kv_tokens: tokens that fit at a time, 0 for no limit; tokens_per_row: what a row of a batch takes of them.
-    seed: of jitter. test_doors: take faults and tell what was executed over HTTP.
+    is ready. tokenize_cpu_ms: CPU time that each row, or prompt, burns before it comes to the card. kv_tokens: tokens
+    that fit at a time, 0 for no limit; tokens_per_row: what a row of a batch takes of them. seed: of jitter.
+    test_doors: take faults and tell what was executed over HTTP.
     """
 
     host: str = "127.0.0.1"
@@ -57,6 +58,7 @@ class Settings:
     max_batch: int = 0
     max_running: int = 0
     prefill_ms: float = 0.0
+    tokenize_cpu_ms: float = 0.0
     load_s: float = 0.0
     first_request_s: float = 0.0
     warm_up: bool = False

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from cardwise.adapters.http1.server import Exchange
+from cardwise.adapters.http1.exchange import Exchange
 from cardwise.adapters.http1.wire import Header, Headers
 from cardwise.core.queue.backlog import Reason
 from cardwise.core.queue.retry import Failure

@@ -89,9 +89,8 @@ def _unasked(settings: Settings) -> Iterator[str]:
         route = route_of(service)
         first = before.setdefault(route, service.name)
         if first != service.name:
-            where = f"{route.path} of {', '.join(sorted(route.hosts)) or 'any host'}"
             own = "write a path, model or hosts of its own"
-            yield f"services.{service.name}: is never asked, for {first} serves {where}; {own}"
+            yield f"services.{service.name}: is never asked, for {first} serves {route.place}; {own}"
 
 
 def _warnings(service: ServiceSettings) -> Iterator[str]:

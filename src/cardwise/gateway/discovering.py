@@ -22,7 +22,7 @@ import structlog
 from cardwise.adapters import kube_objects as kube
 from cardwise.adapters import wire
 from cardwise.adapters.endpoints import places_of, port_of
-from cardwise.adapters.kube.port import All, EndpointPort, Gone, Listing, Lost, Put
+from cardwise.adapters.kube.port import All, EndpointPort, Gone, Listing, Lost, Put, Resumed
 from cardwise.gateway.cluster_settings import ALL, KubernetesService
 from cardwise.gateway.membership import Membership
 from cardwise.gateway.metrics import ClusterCounts
@@ -30,6 +30,7 @@ from cardwise.gateway.opting import Key, is_ours, opted_in
 from cardwise.gateway.server import Front
 from cardwise.gateway.service import Service
 from cardwise.gateway.settings import ServiceSettings, Settings
+from cardwise.said import MOST_REMEMBERED, Said
 
 log = structlog.get_logger()
 
@@ -67,7 +68,7 @@ class Slices:
         old = self._all.pop(_key(each), None)
         if old is None:
             return set()
-        owner = old.metadata.namespace, old.metadata.labels[wire.LABEL_SERVICE_NAME]
+        owner = _owner(old)
         del self._of[owner][_key(each)]
         if not self._of[owner]:
             del self._of[owner]
@@ -125,6 +126,7 @@ class Discovery:
     _settling: dict[Key, ServiceSettings] = field(default_factory=dict)
     _reconciled_s: float = -math.inf
     _is_stale: bool = False
+    _said: Said = field(default_factory=lambda: Said(most=MOST_REMEMBERED))
 
     def __post_init__(self) -> None:
         """Nothing is known yet."""
@@ -197,14 +199,15 @@ class Discovery:
                 self._reconcile()
 
     async def _told(
-        self, events: AsyncIterator[_Event[_ObjectT] | Listing | Lost], where: str, what: str
+        self, events: AsyncIterator[_Event[_ObjectT] | Listing | Lost | Resumed], where: str, what: str
     ) -> AsyncIterator[_Event[_ObjectT]]:
         """What says something of the objects."""
         async for event in events:
             if isinstance(event, Lost):
                 self.breaks[where or ALL] += 1
-                log.warning("the watch broke; replicas stay as they are", what=what, namespace=where, why=event.why)
-            elif not isinstance(event, Listing):
+                if self._said.is_news((what, where), event.why):
+                    log.warning("the watch broke; replicas stay as they are", what=what, namespace=where, why=event.why)
+            elif not isinstance(event, Listing | Resumed):
                 yield event
 
     def _put_service(self, each: kube.Service) -> bool:
@@ -293,7 +296,8 @@ class Discovery:
         slices, port = self._slices.of(running.key), str(running.at.port)
         if any(each.endpoints for each in slices) and all(port_of(each, port) is None for each in slices):
             name = running.service.settings.name
-            log.warning("no endpoint has the port, so there is no replica", service=name, port=port)
+            if self._said.is_news(name, port):
+                log.warning("no endpoint has the port, so there is no replica", service=name, port=port)
         running.membership.hear(places_of(slices, port), time.monotonic())
 
     async def _tick(self) -> None:

@@ -15,13 +15,14 @@ from dataclasses import dataclass
 
 import structlog
 
-from cardwise.adapters.http1.server import Limits, Server
+from cardwise.adapters.http1.limits import Limits
+from cardwise.adapters.http1.server import Server
 from cardwise.adapters.kube.port import EndpointPort
 from cardwise.gateway.discovering import Discovery
 from cardwise.gateway.server import Admin, Front
 from cardwise.gateway.service import Service
 from cardwise.gateway.settings import Settings
-from cardwise.process import end_if_failed, files_allowed, until_stopped
+from cardwise.process import end_if_failed, files_allowed, settle, until_stopped
 
 log = structlog.get_logger()
 
@@ -115,6 +116,7 @@ async def run(settings: Settings, told: Callable[[str], None], cluster: Endpoint
     async def telling() -> AsyncIterator[None]:
         async with Gateway.build(settings, cluster).running() as (port, admin_port):
             told(f"listening on {settings.host}:{port}, admin on {settings.admin_host}:{admin_port}")
+            settle()
             yield
 
     await until_stopped(telling())

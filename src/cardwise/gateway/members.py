@@ -44,7 +44,7 @@ class Members:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for replica in (*self.active, *self.resting, *self.leaving):
+        for replica in self.known:
             replica.pool.close()
 
     def join(self, url: str, pod: tuple[str, str] | None = None) -> Replica:
@@ -93,10 +93,15 @@ class Members:
             replica.pool.sweep()
 
     @property
+    def known(self) -> list[Replica]:
+        """All that are there, whatever they may get."""
+        return [*self.active, *self.resting, *self.leaving]
+
+    @property
     def limits(self) -> list[tuple[str, int, int, bool]]:
         """For metrics, one per address: of a pod that took over another's address both count."""
         found: dict[str, tuple[str, int, int, bool]] = {}
-        for replica in (*self.active, *self.resting, *self.leaving):
+        for replica in self.known:
             _, in_flight, limit, ready = found.get(replica.url, ("", 0, 0, False))
             takes = replica.ready and not replica.draining
             found[replica.url] = (
@@ -110,11 +115,7 @@ class Members:
     @property
     def pods(self) -> set[tuple[str, str, str]]:
         """Address, namespace and name of all that are pods."""
-        return {
-            (replica.url, *replica.pod)
-            for replica in (*self.active, *self.resting, *self.leaving)
-            if replica.pod is not None
-        }
+        return {(replica.url, *replica.pod) for replica in self.known if replica.pod is not None}
 
     def _watch(self, replica: Replica) -> None:
         loop, settings = asyncio.get_running_loop(), self._settings

@@ -21,6 +21,9 @@ from cardwise.series import Series, counter, gauge, histogram
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 SIZES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 
+USUAL = (200, 429, 502, 503, 504)
+"""Statuses that are told from the first scrape on: of a counter that begins with a burst no rate sees the burst."""
+
 REQUESTS = counter("cardwise_gateway_requests", "Answers.", "service", "status")
 REJECTIONS = counter("cardwise_gateway_rejections", "Requests that no replica got to see.", "service", "reason")
 FAILURES = counter("cardwise_gateway_replica_failures", "Tries that failed.", "service", "failure")
@@ -167,7 +170,7 @@ def _counters(services: list[tuple[str, Tally, Gauges]]) -> Iterable[Metric]:
     answers, refused, failures = REQUESTS.counts(), REJECTIONS.counts(), FAILURES.counts()
     retries, gone = RETRIES.counts(), HUNG_UP.counts()
     for name, tally, _ in services:
-        for status, count in tally.answers.items():
+        for status, count in {**dict.fromkeys(USUAL, 0), **tally.answers}.items():
             answers.add_metric([name, str(status)], count)
         for reason, count in tally.refused.items():
             refused.add_metric([name, reason], count)

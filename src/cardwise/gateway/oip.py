@@ -10,6 +10,7 @@ that the protocol does not have): such a request goes alone, as it came.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -149,7 +150,7 @@ def _goes_alone(request: _Request) -> bool:
         return True
     if b"binary" in bytes(request.outputs) or b"classification" in bytes(request.outputs):
         return True
-    return any(not bytes(each.data) or b"shared_memory" in bytes(each.parameters) for each in request.inputs)
+    return any(not each.data or b"shared_memory" in bytes(each.parameters) for each in request.inputs)
 
 
 def _depth(tensor: _Input) -> int:
@@ -180,9 +181,7 @@ def _check_numbers(tensor: _Input, data: bytes, depth: int, signs: bytes) -> Non
 
 
 def _has_outline(outline: bytes, shape: Sequence[int], depth: int) -> bool:
-    values = 1
-    for size in shape:
-        values *= size
+    values = math.prod(shape)
     if values < 1 or len(outline) < values:  # a comma or a bracket for each: no need to build what is far larger
         return False
     if depth == 1:
@@ -204,9 +203,7 @@ def _check_texts(tensor: _Input, data: bytes, depth: int) -> None:
         found: Any = msgspec.json.decode(data)
     except (msgspec.DecodeError, RecursionError) as exc:
         raise WrongError(f"{seen(tensor.name)}: {exc}") from exc
-    values = 1
-    for size in tensor.shape:
-        values *= size
+    values = math.prod(tensor.shape)
     if values < 1 or not _is_nested(found, [values] if depth == 1 else tensor.shape):
         raise WrongError(f"{seen(tensor.name)}: data is not {_TEXT} of shape {seen(tensor.shape)}")
 
@@ -260,9 +257,7 @@ def _cut(output: _Output, items: Sequence[Item]) -> list[bytes]:
     rows = sum(item.rows for item in items)
     if not output.shape or output.shape[0] != rows:
         raise WrongError(f"output {seen(output.name)} has shape {seen(output.shape)} for {rows} rows")
-    width = 1
-    for size in output.shape[1:]:
-        width *= size
+    width = math.prod(output.shape[1:])
     values = _decode_list(output.data)
     step = _step(output, values, rows, width)
     head = msgspec.json.encode({"name": output.name, "datatype": output.datatype})[:-1]

@@ -87,7 +87,7 @@ def _oip_paths(service: ServiceSettings) -> Iterator[tuple[str, Json]]:
 
 
 def _openai_paths(service: ServiceSettings) -> Iterator[tuple[str, Json]]:
-    base = route_of(service).path.rstrip("/")
+    base = route_of(service).base
     told = _operation(service, "the models", _PASSED)
     yield f"{base}/models", {"get": _answering(told, _json({"type": "object", "required": ["data"]}))}
     for path, asked, what in (
@@ -109,7 +109,7 @@ def _list_paths(service: ServiceSettings) -> Iterator[tuple[str, Json]]:
 
 
 def _pass_paths(service: ServiceSettings) -> Iterator[tuple[str, Json]]:
-    base = route_of(service).path.rstrip("/")
+    base = route_of(service).base
     what = "queued, limited and passed on as it came; so is every other method, and all below this path"
     yield base or "/", {method: _operation(service, what, _QUEUED, name=method) for method in ("get", "post")}
 

@@ -92,7 +92,8 @@ class Taken:
 
     def add(self, settings: ServiceSettings) -> None:
         """One more, after those that are there."""
-        named, begin = (settings.name, route_of(settings)), self._begin(route_of(settings))
+        route = route_of(settings)
+        named, begin = (settings.name, route), self._begin(route)
         self._names.add(settings.name)
         for depth in range(len(begin) + 1):
             self._beneath.setdefault(begin[:depth], []).append(named)
@@ -111,7 +112,7 @@ class Taken:
         return name in self._names
 
     def _begin(self, route: Route) -> tuple[str, ...]:
-        return tuple(route.path.rstrip("/").split("/", self.DEPTH + 1)[1 : self.DEPTH + 1])
+        return tuple(route.base.split("/", self.DEPTH + 1)[1 : self.DEPTH + 1])
 
 
 def _refuse_taken(settings: ServiceSettings, taken: Taken) -> None:
@@ -120,9 +121,8 @@ def _refuse_taken(settings: ServiceSettings, taken: Taken) -> None:
     mine = route_of(settings)
     for name, theirs in taken.near(mine):
         if mine.meets(theirs):
-            where = f"{mine.path} of {', '.join(sorted(mine.hosts)) or 'any host'}"
             raise ValueError(
-                f"{where} is served by {name}; write {wire.ANNOTATION_GATEWAY_PREFIX}hosts, "
+                f"{mine.place} is served by {name}; write {wire.ANNOTATION_GATEWAY_PREFIX}hosts, "
                 f"{wire.ANNOTATION_GATEWAY_PREFIX}path or {wire.ANNOTATION_GATEWAY_PREFIX}model of its own"
             )
 

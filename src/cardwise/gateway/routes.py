@@ -7,10 +7,10 @@ what begins with its path (/v1), ``list`` exactly its path, ``pass`` what begins
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import unquote
 
-from cardwise.adapters.http1.server import Exchange
+from cardwise.adapters.http1.exchange import Exchange
 from cardwise.gateway.service import Service
 from cardwise.gateway.settings import ServiceSettings
 from cardwise.gateway.ticket import Mode
@@ -21,11 +21,24 @@ _ASIDE = frozenset({"GET", "HEAD", "OPTIONS"})
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What one service is asked for. hosts: none for all."""
+    """What one service is asked for. hosts: none for all. base: the path, without a slash at its end."""
 
     hosts: frozenset[str]
     path: str
     is_exact: bool
+    base: str = field(init=False, repr=False, compare=False)
+    _beneath: str = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Every request is held against it, so what follows from the path is worked out here."""
+        base = self.path.rstrip("/")
+        object.__setattr__(self, "base", base)
+        object.__setattr__(self, "_beneath", f"{base}/")
+
+    @property
+    def place(self) -> str:
+        """In words."""
+        return f"{self.path} of {', '.join(sorted(self.hosts)) or 'any host'}"
 
     def meets(self, other: Route) -> bool:
         """Whether a request may fit both."""
@@ -34,8 +47,7 @@ class Route:
         return self._covers(other) or other._covers(self)
 
     def _covers(self, other: Route) -> bool:
-        own = self.path.rstrip("/")
-        return self.path == other.path or (not self.is_exact and f"{other.path.rstrip('/')}/".startswith(f"{own}/"))
+        return self.path == other.path or (not self.is_exact and other._beneath.startswith(self._beneath))
 
     def fits(self, host: str, path: str) -> bool:
         """Whether a request is for it."""
@@ -43,8 +55,7 @@ class Route:
             return False
         if self.is_exact:
             return path == self.path
-        own = self.path.rstrip("/")
-        return path == own or path.startswith(own + "/")
+        return path == self.base or path.startswith(self._beneath)
 
 
 class Routes:

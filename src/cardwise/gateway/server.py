@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from cardwise.adapters.http1.exchange import Exchange
 from cardwise.adapters.http1.faults import Fault
-from cardwise.adapters.http1.server import Exchange
 from cardwise.adapters.http1.wire import TEXT
 from cardwise.gateway.answers import error_body, retry_after
 from cardwise.gateway.metrics import ClusterCounts, registry_of, text_of, unserved

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -17,7 +16,7 @@ from typing import NamedTuple
 
 import structlog
 
-from cardwise.adapters.http1.server import Exchange
+from cardwise.adapters.http1.exchange import Exchange
 from cardwise.adapters.http1.wire import Header, Headers
 from cardwise.core.queue.backlog import BULK, NORMAL, URGENT, Backlog, Dropped, Reason, Shed
 from cardwise.core.queue.batch import Wait, cohort_of
@@ -81,6 +80,7 @@ class Service:
         self.answers = Answers(self.tally)
         self.codec = codec_of(settings)
         self.batch_headers = frozenset(name.lower().encode() for name in settings.batch_headers)
+        self.alone_headers = self.batch_headers | tries.OF_ONE
         self.plan = plan_at(settings, wall())
         self.backlog: Backlog[Ticket] = Backlog(self.plan.depth, tenant_share=settings.tenant_share)
         self.members = Members(settings, self.dispatch)
@@ -89,7 +89,6 @@ class Service:
         self._draw, self._wall = draw, wall
         self._tenant_header = settings.tenant_header.encode()
         self._priority_header = settings.priority_header.encode()
-        self._waiting: Counter[tuple[int, str]] = Counter()
         self._again: list[Try] = []
         self._pausing = 0
         self.is_closed = False
@@ -135,7 +134,7 @@ class Service:
     def is_idle(self) -> bool:
         """Whether nothing waits, pauses or is in flight."""
         return not (self.backlog.queued or self._again or self._pausing or self._aside) and not any(
-            replica.in_flight for replica in (*self.replicas, *self.members.resting, *self.members.leaving)
+            replica.in_flight for replica in self.members.known
         )
 
     def _tick(self) -> None:
@@ -186,9 +185,7 @@ class Service:
             taken = self.backlog.take(now_s, self.backlog.queued)
             for dropped in taken.dropped:
                 self._tell_dropped(dropped)
-            for ticket in taken.items:
-                self._forget(ticket)
-                waiting.append(ticket)
+            waiting += taken.items
         for ticket in waiting:
             if not ticket.is_left:
                 ticket.settle()
@@ -218,11 +215,7 @@ class Service:
 
     def on_request(self, ticket: Ticket) -> None:
         """Its body is there."""
-        exchange = ticket.exchange
-        if self.is_closed:  # it went while the body came
-            self.answers.refuse(exchange, 503, Why.DRAINING, "the service is about to stop here", 1.0)
-            return
-        exchange.on_gone = partial(self._hang_up, ticket)
+        ticket.exchange.on_gone = partial(self._hang_up, ticket)
         if ticket.mode is Mode.ASIDE:
             self._send_aside(ticket)
             return
@@ -246,16 +239,13 @@ class Service:
             priority = _PRIORITIES.get((exchange.header(self._priority_header) or b"").lower(), NORMAL)
         if self._tenant_header:
             tenant = (exchange.header(self._tenant_header) or b"").decode("latin-1")[:256]
-        ticket = Ticket(exchange, mode, priority=priority, tenant=tenant, deadline_s=deadline_s, is_strict=is_strict)
-        ticket.repeats = self.settings.idempotent
-        return ticket
+        return Ticket(exchange, mode, priority=priority, tenant=tenant, deadline_s=deadline_s, is_strict=is_strict)
 
     def _is_full_for(self, ticket: Ticket) -> bool:
         """Whether it is sure, before the body is read, that there will be no place."""
         if self.backlog.queued < self.backlog.depth or self.backlog.next_deadline_s <= tries.now():
             return False
-        own = (ticket.priority, ticket.tenant)
-        return not any(each != own and each[0] >= ticket.priority for each in self._waiting)
+        return not self.backlog.has_rivals(ticket.priority, ticket.tenant)
 
     def _read(self, ticket: Ticket) -> bool:
         """Read what is asked; False if it was refused."""
@@ -301,17 +291,8 @@ class Service:
             self.answers.shed(ticket.exchange, found.reason, found.retry_after_s)
             return
         ticket.entry = found
-        self._waiting[ticket.priority, ticket.tenant] += 1
         self.budget.note_request(now_s)
         self.dispatch()
-
-    def _forget(self, ticket: Ticket) -> None:
-        """It waits no more."""
-        own = (ticket.priority, ticket.tenant)
-        if self._waiting[own] <= 1:
-            del self._waiting[own]
-        else:
-            self._waiting[own] -= 1
 
     # ---------------------------------------------------------------- to a replica
 
@@ -370,13 +351,13 @@ class Service:
         taken = self.backlog.take(now_s, n, service_s=self._service_s(n))
         for dropped in taken.dropped:
             self._tell_dropped(dropped)
-        if not taken.entries:
+        tickets = taken.items
+        if not tickets:
             return
-        for ticket in taken.items:
-            self._forget(ticket)
+        for ticket in tickets:
             ticket.taken_s = now_s
             self.tally.wait_s.observe(now_s - ticket.since_s)
-        self._send(tries.of(self, taken.items), replica, now_s)
+        self._send(tries.of(self, tickets), replica, now_s)
 
     def _send(self, attempt: Try, replica: Replica, now_s: float) -> None:
         if attempt.tickets[0].is_counted:
@@ -396,7 +377,6 @@ class Service:
         if not ready:
             self.answers.refuse_for_nobody(ticket.exchange)
             return
-        ticket.is_counted = False
         now_s = ticket.taken_s = tries.now()
         self.budget.note_request(now_s)
         self._send(tries.of(self, [ticket]), min(ready, key=lambda replica: replica.in_flight), now_s)
@@ -491,7 +471,7 @@ class Service:
         return may_retry(
             failure,
             method=ticket.exchange.method,
-            idempotent=ticket.repeats,
+            idempotent=self.settings.idempotent,
             idempotency_key=None if key is None else key.decode("latin-1"),
             status=status,
             sent_bytes=sent_bytes,
@@ -554,14 +534,12 @@ class Service:
         ticket.settle()
         self.tally.gone += 1
         if ticket.entry is not None and self.backlog.cancel(ticket.entry):
-            self._forget(ticket)
-        elif ticket.attempt is not None:
+            return
+        if ticket.attempt is not None:
             ticket.attempt.hang_up(ticket)
 
     def _tell_dropped(self, dropped: Dropped[Ticket]) -> None:
-        ticket = dropped.entry.item
-        self._forget(ticket)
-        self.answers.shed(ticket.exchange, dropped.reason, dropped.retry_after_s)
+        self.answers.shed(dropped.entry.item.exchange, dropped.reason, dropped.retry_after_s)
 
 
 def _millis(text: bytes) -> float | None:

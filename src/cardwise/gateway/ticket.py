@@ -6,7 +6,7 @@ import asyncio
 import enum
 from typing import Protocol
 
-from cardwise.adapters.http1.server import Exchange
+from cardwise.adapters.http1.exchange import Exchange
 from cardwise.adapters.http1.wire import Headers
 from cardwise.core.queue.backlog import Admitted
 from cardwise.core.queue.retry import Failure
@@ -35,13 +35,12 @@ class Attempt(Protocol):
 class Ticket:
     """One request from its head to its answer. deadline_s: of its caller, on the monotonic clock; inf: none.
 
-    is_strict: the caller told the deadline, so an answer after it is of no use. repeats: a repeat does no harm.
+    is_strict: the caller told the deadline, so an answer after it is of no use.
     """
 
     __slots__ = (
-        "attempt", "attempts", "deadline_s", "entry", "exchange", "failure", "is_counted", "is_late", "is_strict",
-        "item", "key", "mode", "places", "priority", "repeats", "since_s", "status", "taken_s", "tenant",
-        "timer",
+        "attempt", "attempts", "deadline_s", "entry", "exchange", "failure", "is_late", "is_strict", "item", "key",
+        "mode", "places", "priority", "since_s", "status", "taken_s", "tenant", "timer",
     )  # fmt: skip
 
     def __init__(
@@ -64,9 +63,6 @@ class Ticket:
         self.since_s = exchange.since_s
         self.taken_s = 0.0
         self.attempts = 0
-        self.repeats = False
-        self.is_counted = True
-        """Whether it takes a place of a replica's limit."""
         self.item: Item | None = None
         self.places = 1
         """What it takes in a batch and in the backlog: one for each row, more if its body is large."""
@@ -80,6 +76,11 @@ class Ticket:
         self.is_late = False
         """Its caller has been told at the deadline, while the batch that it is in goes on."""
         self.timer: asyncio.TimerHandle | None = None
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether it takes a place of a replica's limit."""
+        return self.mode is not Mode.ASIDE
 
     @property
     def is_left(self) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from cardwise.adapters.http1.client import Sending
-from cardwise.adapters.http1.server import Exchange
+from cardwise.adapters.http1.exchange import Exchange
 from cardwise.adapters.http1.wire import JSON, Header, Headers, end_to_end, request_head, value_of
 from cardwise.core.queue.retry import BUSY_STATUS, RETRIED_STATUSES, Failure
 from cardwise.gateway.answers import Answers
@@ -27,7 +27,7 @@ _OURS = frozenset({b"content-length", b"expect", b"host", b"x-forwarded-for", b"
 """Headers of requests that are written anew."""
 _TOLD = frozenset({b"x-cardwise-queue-ms", b"x-cardwise-batch-size", b"x-cardwise-attempts"})
 _AGAIN = frozenset({b"retry-after", b"retry-after-ms"})
-_OF_ONE = frozenset({b"traceparent", b"tracestate", b"x-request-id"})
+OF_ONE = frozenset({b"traceparent", b"tracestate", b"x-request-id"})
 """Headers that say who asks: of no use where several do."""
 _UNWANTED = frozenset({400, 413, 422})
 """Said of a batch, it may be meant for one request in it: each is tried alone. Nothing has been executed."""
@@ -47,6 +47,7 @@ class Owner(Protocol):
     settings: ServiceSettings
     codec: Codec
     batch_headers: frozenset[bytes]
+    alone_headers: frozenset[bytes]
     answers: Answers
 
     def note_time(self, attempt: Try) -> None:
@@ -257,7 +258,7 @@ class Batch(Try):
         del now_s
         exchange, is_one = self.tickets[0].exchange, len(self.tickets) == 1
         body = exchange.body if is_one else self.service.codec.join(exchange.body, list(map(_item_of, self.tickets)))
-        wanted = self.service.batch_headers | _OF_ONE if is_one else self.service.batch_headers
+        wanted = self.service.alone_headers if is_one else self.service.batch_headers
         headers: Headers = [(b"host", replica.authority), (b"content-type", JSON), (b"accept", JSON)]
         headers += [header for header in exchange.headers if header[0] in wanted]
         headers.append((b"content-length", b"%d" % len(body)))
@@ -285,18 +286,20 @@ class Batch(Try):
         body = b"".join(self._parts)
         if self.status == 200:
             self._split(body)
-        elif self.status in _UNWANTED and len(self.tickets) > 1:
-            self.service.alone(self, body, self._kind(), self._more())
         else:
-            for ticket in self.tickets:
-                self.service.answers.finish(ticket, self.status, body, self.rows, self._kind(), self._more())
+            self._hand_out(body)
 
-    def _kind(self) -> bytes:
-        return value_of(self._headers, b"content-type") or JSON
-
-    def _more(self) -> Headers:
-        """When the replica wants to be asked again: as good for each of them as for all."""
-        return [header for header in self._headers if header[0] in _AGAIN]
+    def _hand_out(self, body: bytes) -> None:
+        """To each the whole answer, which is none to its rows, or each alone."""
+        kind = value_of(self._headers, b"content-type") or JSON
+        # when the replica wants to be asked again is as good for each of them as for all
+        more = [header for header in self._headers if header[0] in _AGAIN]
+        if self.status in _UNWANTED and len(self.tickets) > 1:
+            self.service.alone(self, body, kind, more)
+            return
+        rows = self.rows
+        for ticket in self.tickets:
+            self.service.answers.finish(ticket, self.status, body, rows, kind, more)
 
     def _split(self, body: bytes) -> None:
         try:

@@ -14,8 +14,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from cardwise.core.arrays import FloatArray, IntArray
-from cardwise.core.comparison.bootstrap import FEWEST_BLOCKS, Interval, Scale, interval
+from cardwise.core.comparison.bootstrap import FEWEST_BLOCKS, Interval, Scale, events_p_value, intervals
 from cardwise.core.comparison.verdict import (
+    CONFIDENCE,
+    TELLING,
     Change,
     Comparison,
     Overall,
@@ -26,10 +28,11 @@ from cardwise.core.comparison.verdict import (
     compared_counts,
     joint_level,
     judged,
+    material_share,
     overall_of,
     together,
 )
-from cardwise.core.comparison.words import SHARE, group_of
+from cardwise.core.comparison.words import SHARE, alone_text, group_of
 from cardwise.errors import UserError
 from cardwise.loadtest.curve import Curve, Knee, Step
 from cardwise.loadtest.measure import BUCKETS, quantiles_of, restored
@@ -39,8 +42,6 @@ KNEE_MATERIAL = 0.15
 """The search for the knee stops within 8 % of it, on either side."""
 SHARE_MATERIAL = 0.05
 """Of what was due: so much more of it not answered within the target is worse."""
-FAILED_MATERIAL = 0.01
-"""Of the issued: so much more of it errors and timeouts is less stable."""
 SAME_LOAD = 0.01
 FEWEST = 100
 """Answers that a P99 needs: with fewer it is the slowest."""
@@ -61,8 +62,9 @@ def compare(before: Curve, after: Curve, names: tuple[str, str], *, seed: int = 
     level = joint_level(len(matched))
     unlike = _unlike(before, after)
     quality = [
-        *(_p99(one, other, level, seed + i, unlike) for i, (one, other) in enumerate(matched)),
+        *(_p99(one, other, level, seed, unlike) for one, other in matched),
         *_in_time(matched, unlike),
+        *_refused(matched, unlike),
         *([] if unlike else _knees(before.knee, after.knee)),
     ]
     resources, cost = _resources(before, after), _cost(before, after, matched, unlike)
@@ -140,10 +142,12 @@ def _p99(before: Step, after: Step, level: float, seed: int, unlike: str) -> Cha
     if p99s[0] and p99s[1]:
         change = p99s[1] / p99s[0] - 1
     if not note and change is not None:
-        found = p99_interval(_counts(before), _counts(after), level, seed)
+        found, alone = p99_intervals(_counts(before), _counts(after), [level, CONFIDENCE], seed)
         low, high = (as_share(each, Scale.RATIO) for each in (found.low, found.high))
-        verdict = judged(math.log1p(change), found, Scale.RATIO)
+        verdict = judged(math.log1p(change), found, Scale.RATIO, alone=alone)
         note = "too few answers to tell" if verdict is Verdict.UNKNOWN else ""
+        if verdict is Verdict.SAME and max(-low, high) > TELLING:
+            note = alone_text(as_share(alone.low, Scale.RATIO), as_share(alone.high, Scale.RATIO), "ms")
     return Change(
         part=Part.QUALITY,
         what=f"P99 at {before.name}",
@@ -167,6 +171,9 @@ def _in_time(matched: Sequence[tuple[Step, Step]], unlike: str) -> list[Change]:
         one, other = good_share(before), good_share(after)
         if unlike or not before.holds or abs(one - other) < SHARE_MATERIAL:
             continue
+        late = [each.offered - each.good for each in (before, after)]
+        verdict = Verdict.WORSE if other < one else Verdict.BETTER
+        is_sure = _is_sure(late, (before.offered, after.offered))
         made.append(
             Change(
                 part=Part.QUALITY,
@@ -175,10 +182,42 @@ def _in_time(matched: Sequence[tuple[Step, Step]], unlike: str) -> list[Change]:
                 before=one,
                 after=other,
                 change=other - one,
-                verdict=Verdict.WORSE if other < one else Verdict.BETTER,
+                verdict=verdict if is_sure else Verdict.UNKNOWN,
+                note="" if is_sure else _FEW,
             )
         )
     return made
+
+
+_FEW = "too few requests to tell from chance"
+
+
+def _is_sure(counts: Sequence[float], of: Sequence[float]) -> bool:
+    """Whether so uneven parts of so many requests are more than chance."""
+    return events_p_value(round(counts[0]), round(counts[1]), *of) <= 1 - CONFIDENCE
+
+
+def _refused(matched: Sequence[tuple[Step, Step]], unlike: str) -> list[Change]:
+    """Answers 429 and 503 at loads that held before: who is not answered makes the P99 of the others better."""
+    held = [(one, other) for one, other in matched if one.holds]
+    refused = [sum(pair[i].outcomes.rejected for pair in held) for i in (0, 1)]
+    return [_lost(Part.QUALITY, "refused", refused, held, unlike)] if any(refused) else []
+
+
+def _lost(part: Part, what: str, lost: Sequence[int], held: Sequence[tuple[Step, Step]], unlike: str) -> Change:
+    """A share of the issued."""
+    issued = [max(sum(pair[i].issued for pair in held), 1) for i in (0, 1)]
+    one, other = (count / of for count, of in zip(lost, issued, strict=True))
+    verdict, note = Verdict.WORSE if other > one else Verdict.BETTER, unlike
+    if unlike:
+        verdict = Verdict.UNKNOWN
+    elif abs(other - one) < material_share(one, other):
+        verdict = Verdict.SAME
+    elif not _is_sure(lost, issued):
+        verdict, note = Verdict.UNKNOWN, _FEW
+    return Change(
+        part=part, what=what, unit=SHARE, before=one, after=other, change=other - one, verdict=verdict, note=note
+    )
 
 
 def good_share(step: Step) -> float:
@@ -204,7 +243,7 @@ def _counts(step: Step) -> IntArray:
     return np.array([restored(each).counts for each in step.blocks], np.int64).reshape(-1, BUCKETS)
 
 
-def p99_interval(before: IntArray, after: IntArray, level: float, seed: int) -> Interval:
+def p99_intervals(before: IntArray, after: IntArray, levels: Sequence[float], seed: int) -> list[Interval]:
     """Between which logarithms of its ratio the change of the P99 lies. before, after: int64 [blocks, BUCKETS]."""
     filled = np.flatnonzero(before.sum(axis=0) + after.sum(axis=0))
     first, last = int(filled[0]), int(filled[-1])
@@ -213,7 +252,7 @@ def p99_interval(before: IntArray, after: IntArray, level: float, seed: int) -> 
         return quantiles_of(counts.astype(np.int64), 0.99, first)
 
     used = [side[side.sum(axis=1) > 0, first : last + 1] for side in (before, after)]
-    return interval(used[0], used[1], p99_of, scale=Scale.RATIO, level=level, seed=seed)
+    return intervals(used[0], used[1], p99_of, scale=Scale.RATIO, levels=levels, seed=seed)
 
 
 _LESS_IS_BETTER = {"cards": "cards", "memory-mib": "GPU memory", "compute-pct": "compute"}
@@ -281,37 +320,22 @@ def _stability(before: Curve, after: Curve, matched: Sequence[tuple[Step, Step]]
     for key, name in _EVENTS.items():
         if key in before.facts and key in after.facts:
             one, other = before.facts[key], after.facts[key]
-            verdict = Verdict.SAME if one == other else Verdict.WORSE if other > one else Verdict.BETTER
-            made.append(_exact(Part.STABILITY, name, one, other, verdict))
+            made.append(_exact(Part.STABILITY, name, one, other, compared_counts(one, other, material=0.0)))
     held = [(one, other) for one, other in matched if one.holds]
     if held:
-        shares = [_failed_share([pair[i] for pair in held]) for i in (0, 1)]
-        unlike = before.settings.timeout_s != after.settings.timeout_s
-        fell = shares[0] - shares[1]
-        verdict = Verdict.BETTER if fell > 0 else Verdict.WORSE
-        made.append(
-            Change(
-                part=Part.STABILITY,
-                what="errors and timeouts",
-                unit=SHARE,
-                before=shares[0],
-                after=shares[1],
-                change=-fell,
-                verdict=Verdict.UNKNOWN if unlike else Verdict.SAME if abs(fell) < FAILED_MATERIAL else verdict,
-                note="not comparable: --timeout differs" if unlike else "",
-            )
-        )
+        outcomes = [[pair[i].outcomes for pair in held] for i in (0, 1)]
+        failed = [sum(each.error + each.timeout for each in side) for side in outcomes]
+        is_unlike = before.settings.timeout_s != after.settings.timeout_s
+        unlike = "not comparable: --timeout differs" if is_unlike else ""
+        made.append(_lost(Part.STABILITY, "errors and timeouts", failed, held, unlike))
     return made
-
-
-def _failed_share(steps: Sequence[Step]) -> float:
-    failed = sum(each.outcomes.error + each.outcomes.timeout for each in steps)
-    return failed / max(sum(each.issued for each in steps), 1)
 
 
 def _notes(before: Curve, after: Curve) -> list[str]:
     """What the two do not have in common."""
     told = []
+    if before.environment.started > after.environment.started:
+        told.append("before was measured later than after: exchange them, unless a change was taken back")
     if before.environment.url != after.environment.url:
         told.append(f"the URL differs: {before.environment.url} before, {after.environment.url} after")
     for name in before.settings.__struct_fields__:

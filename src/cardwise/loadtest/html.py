@@ -50,7 +50,7 @@ def render_report(curves: Sequence[Curve], names: Sequence[str], comparison: Com
         draw,
         curves=list(zip(names, curves, strict=True)),
         comparison=comparison,
-        compared=None if comparison is None else legend_of_comparison(comparison),
+        legend=None if comparison is None else legend_of_comparison(comparison),
         title=headline(curves[0]) if comparison is None else overall_sentence(comparison),
         columns=COLUMNS,
         details=DETAILS,

@@ -10,7 +10,6 @@ import contextlib
 import gc
 import os
 import platform
-import resource
 import signal
 import socket
 import ssl
@@ -25,6 +24,7 @@ import msgspec
 
 from cardwise import __version__
 from cardwise.adapters.http1.faults import REASON
+from cardwise.adapters.http1.loop import loop_factory
 from cardwise.errors import UserError
 from cardwise.files import plain, seen
 from cardwise.loadtest.client import Address, Call, Client
@@ -33,10 +33,9 @@ from cardwise.loadtest.generator import Running
 from cardwise.loadtest.hints import hint_of
 from cardwise.loadtest.knee import knee_of, next_load, verdict_of
 from cardwise.loadtest.plan import Endpoint, Kind, Load, Plan, Target, Tensor
+from cardwise.process import files_allowed
 
-_new_loop: Callable[[], asyncio.AbstractEventLoop] | None = None
-with contextlib.suppress(ImportError):  # no wheel for this platform: asyncio's own loop is half as fast
-    from uvloop import new_event_loop as _new_loop
+_new_loop = loop_factory()
 
 CONNECT_S = 5.0
 FIRST_S = 30.0
@@ -236,14 +235,12 @@ def _no_collector() -> Iterator[None]:
 
 def raise_file_limit(most_unfinished: int) -> None:
     """A connection is a file. Raises UserError if the system allows fewer than may be needed."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = most_unfinished + 100
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        if hard != resource.RLIM_INFINITY and hard < wanted:
-            raise UserError(
-                f"--unfinished {most_unfinished} needs as many open files, the system allows {hard}: lower it"
-            )
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    allowed = files_allowed(wanted)
+    if allowed < wanted:
+        raise UserError(
+            f"--unfinished {most_unfinished} needs as many open files, the system allows {allowed}: lower it"
+        )
 
 
 def reach(endpoint: Endpoint) -> Address:

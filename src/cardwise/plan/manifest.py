@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from cardwise.adapters import wire
+from cardwise.core.capacity.memory import WEIGHTS
 from cardwise.errors import UserError
 from cardwise.files import plain
 from cardwise.plan.planner import PREPARED, Plan
@@ -68,7 +69,7 @@ def _comments(plan: Plan, how: Serving) -> list[str]:
         lines.append(f"Fill in: a checkpoint of the model that was prepared in {plan.form.name}.")
     if how.open:
         lines.append(f"Fill in: {how.open}.")
-    if plan.memory.of("weights") * plan.load.tp > START_BYTES_PER_S * _startup_s():
+    if plan.memory.of(WEIGHTS) * plan.load.tp > START_BYTES_PER_S * _startup_s():
         lines.append("Weights may take longer to read than the startup probe waits: raise its failureThreshold.")
     if plan.settings.snippet:
         lines += ["For the engine's own file or program:", *plan.settings.snippet.splitlines()]
@@ -150,7 +151,7 @@ def _container(plan: Plan, how: Serving) -> dict[str, Any]:
                 wire.USER_CORES: plan.cores.pct,
             },
         },
-        **({"volumeMounts": _mounts(plan)} if _mounts(plan) else {}),
+        **_mounts(plan),
     }
 
 
@@ -175,13 +176,13 @@ def _place(plan: Plan) -> str:
     return plan.model.repository or f"/models/{plan.model.name}"
 
 
-def _mounts(plan: Plan) -> list[dict[str, Any]]:
+def _mounts(plan: Plan) -> dict[str, Any]:
     mounts: list[dict[str, Any]] = []
     if not plan.model.repository:
         mounts.append({"name": "models", "mountPath": "/models", "readOnly": True})
     if plan.load.tp > 1:  # NCCL's ranks share memory there; a container has 64 MiB of it unless told
         mounts.append({"name": "shm", "mountPath": "/dev/shm"})  # noqa: S108 - the path that NCCL uses
-    return mounts
+    return {"volumeMounts": mounts} if mounts else {}
 
 
 def _volumes(plan: Plan) -> dict[str, Any]:

@@ -92,11 +92,11 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One combination of the grid; None where it is beyond the model."""
+    """One combination of the grid."""
 
     context: int
     sequences: int
-    slice_mib: int | None
+    slice_mib: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,21 +211,21 @@ def _format(shape: ModelShape, wish: Wish, engine: Engine, tables: Tables) -> tu
     """How weights are stored: as told, else as the checkpoint is; and what was assumed."""
     asked = None if wish.quantization in {None, "none"} else wish.quantization
     dtype = _DTYPES.get(wish.dtype or "auto", wish.dtype) or ""
-    if asked is None and wish.quantization is None and not dtype:
+    if wish.quantization is None and not dtype:
         asked = shape.quantization
-    if dtype in QUANTIZED and wish.quantization not in {None, dtype}:
-        raise UserError(
-            f"--dtype {plain(dtype)} and --quantization {plain(str(wish.quantization))} are two formats of the same "
-            f"weights; give one of them"
-        )
-    if dtype in QUANTIZED and asked is None:
-        asked, dtype = ("awq" if dtype == "int4" else dtype), ""
-    asked = "awq" if asked == "int4" else asked
-    notes = []
+    if dtype in QUANTIZED:
+        if wish.quantization not in {None, dtype}:
+            raise UserError(
+                f"--dtype {plain(dtype)} and --quantization {plain(str(wish.quantization))} are two formats of the "
+                f"same weights; give one of them"
+            )
+        asked = dtype
     if asked is not None:
+        asked = "awq" if asked == "int4" else asked
         if asked not in tables.formats:
             raise UserError(f"--quantization {plain(asked)} is not known; write one of {', '.join(tables.formats)}")
         return tables.formats[asked], ()
+    notes = []
     known = dtype or shape.dtype
     if not known:
         known = "float16"
@@ -254,7 +254,8 @@ def _no_card(token: str, tables: Tables) -> str:
             f"is known by its memory only, {KNOWN_CARD_MEMORY_MIB[token]:,} MiB: give --cards FILE with its generation "
             f"and gbs, or write one of {', '.join(tables.cards)}"
         )
-    return f"is not known; write one of {', '.join(near_cards(token, tables.cards) or tables.cards)}"
+    near = ", ".join(near_cards(token, tables.cards) or tables.cards)
+    return f"is not known; write one of {near}, or give others with --cards FILE"
 
 
 def _load(shape: ModelShape, wish: Wish, engine: Engine) -> Load:

@@ -52,7 +52,7 @@ def _parts(axes: Axes, plan: Plan) -> None:
 def _growth(axes: Axes, plan: Plan) -> None:
     """A line per number of sequences."""
     for i, count in enumerate(sorted({cell.sequences for cell in plan.grid})):
-        line = [(cell.context, cell.slice_mib or 0) for cell in plan.grid if cell.sequences == count]
+        line = [(cell.context, cell.slice_mib) for cell in plan.grid if cell.sequences == count]
         at, values = zip(*line, strict=True)
         axes.plot(at, values, color=COLOURS[i % len(COLOURS)], marker="o", markersize=4, label=f"{count} at a time")
     axes.axhline(plan.ask.memory_mib, color=INK, linewidth=0.8, linestyle=(0, (1, 2)))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from cardwise.core.capacity.memory import Overheads, Range
 from cardwise.plan.catalogue import entry, find_model, names
 from cardwise.plan.measured import off, ours_gib, rows
-from cardwise.plan.tables import Tables, tables
+from cardwise.plan.tables import SINGLE, Tables, tables
 
 
 def page() -> str:
@@ -81,7 +81,7 @@ def _overheads(found: Overheads) -> Iterator[tuple[str, ...]]:
         yield _row(f"context_mib.{generation}", each)
     for generation, each in found.workspace_mib.items():
         yield _row(f"workspace_mib.{generation}", each)
-    for name in ("mps_context_share", "graph_mib", "nccl_mib", "logits", "activations", "margin"):
+    for name in SINGLE:
         yield _row(name, getattr(found, name))
 
 

@@ -13,8 +13,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from cardwise.core.capacity.engines import MIB_BYTES
-from cardwise.core.capacity.engines.budget import Shortage
+from cardwise.core.capacity.engines.budget import Shortage, mib_up
 from cardwise.core.capacity.memory import KV_CACHE, WEIGHTS, Component
 from cardwise.core.capacity.slices import Fit, Held
 from cardwise.files import plain
@@ -49,13 +48,13 @@ def _count(parameters: int) -> str:
 
 def mib(amount_bytes: int) -> str:
     """Whole MiB, up."""
-    return f"{-(-amount_bytes // MIB_BYTES):,}"
+    return f"{mib_up(amount_bytes):,}"
 
 
 def _components(plan: Plan) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name, justify in (("component", "left"), ("MiB", "right"), ("range", "right"), ("how", "left")):
-        table.add_column(name, justify="right" if justify == "right" else "left")
+    for name in ("component", "MiB", "range", "how"):
+        table.add_column(name, justify="right" if name in {"MiB", "range"} else "left")
     for each in plan.memory.components:
         table.add_row(each.name, mib(each.likely), _range(each), Text(each.formula, overflow="fold"))
     spread = f"{mib(plan.memory.low)}–{mib(plan.memory.high)}"

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from cardwise.adapters import wire
-from cardwise.adapters.inventory import KNOWN_CARD_MEMORY_MIB
+from cardwise.adapters.inventory import known_card_mib
 from cardwise.core.capacity.memory import Engine, Format, Overheads, Range
 from cardwise.core.capacity.slices import Card
 from cardwise.errors import InputError
@@ -33,18 +32,6 @@ class _Card(msgspec.Struct, forbid_unknown_fields=True):
     memory_mib: int
     gbs: float
     reserved_mib: int = RESERVED_MIB
-
-
-class _Engine(msgspec.Struct, forbid_unknown_fields=True):
-    block_tokens: int
-    windowed: bool
-    graphs: bool
-    samples: bool
-    fused: bool
-    casts: bool
-    step_tokens: int
-    step_flag: str
-    source: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +52,7 @@ def tables(overheads: Path | None = None, cards: Path | None = None) -> Tables:
     known = {**_own("cards.toml"), **more}
     return Tables(
         overheads=_overheads(rows, where),
-        engines={name: Engine(name, **msgspec.structs.asdict(each)) for name, each in _engines().items()},
+        engines={name: _engine(name, row) for name, row in _own("engines.toml").items()},
         formats={name: Format(name, **row) for name, row in _own("formats.toml").items()},
         cards={name: _card(name, row, str(cards or "cards.toml")) for name, row in known.items()},
     )
@@ -75,8 +62,9 @@ def _own(name: str) -> dict[str, Any]:
     return tomllib.loads((DATA / name).read_text(encoding="utf-8"))
 
 
-def _engines() -> dict[str, _Engine]:
-    return msgspec.convert(_own("engines.toml"), dict[str, _Engine])
+def _engine(name: str, row: Mapping[str, Any]) -> Engine:
+    """A row of ours: a key that is none, or that lacks, is a TypeError; a value of another type a ValidationError."""
+    return msgspec.convert(asdict(Engine(name, **row)), Engine)
 
 
 def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
@@ -87,11 +75,12 @@ def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-_SINGLE = ("mps_context_share", "graph_mib", "nccl_mib", "logits", "activations", "margin")
+SINGLE = ("mps_context_share", "graph_mib", "nccl_mib", "logits", "activations", "margin")
+"""Rows that are a range each, not one per generation of cards."""
 
 
 def _overheads(rows: Mapping[str, Any], where: str) -> Overheads:
-    unknown = sorted(set(rows) - {*_SINGLE, "context_mib", "workspace_mib"})
+    unknown = sorted(set(rows) - {*SINGLE, "context_mib", "workspace_mib"})
     if unknown:
         raise InputError(where, f"is no row of this table; give {OVERHEADS}", field=unknown[0])
     by_generation = {
@@ -101,16 +90,10 @@ def _overheads(rows: Mapping[str, Any], where: str) -> Overheads:
     lacking = sorted(set(by_generation["context_mib"]) ^ set(by_generation["workspace_mib"]))
     if lacking:
         raise InputError(where, "stands in only one of context_mib and workspace_mib; write both", field=lacking[0])
-    one = {key: _range(rows[key], where, key) for key in _SINGLE}
     return Overheads(
         context_mib=by_generation["context_mib"],
         workspace_mib=by_generation["workspace_mib"],
-        mps_context_share=one["mps_context_share"],
-        graph_mib=one["graph_mib"],
-        nccl_mib=one["nccl_mib"],
-        logits=one["logits"],
-        activations=one["activations"],
-        margin=one["margin"],
+        **{key: _range(rows[key], where, key) for key in SINGLE},
     )
 
 
@@ -125,8 +108,7 @@ def _range(row: object, where: str, field: str) -> Range:
 
 
 def _card(name: str, row: object, where: str) -> Card:
-    memory_mib = KNOWN_CARD_MEMORY_MIB.get(wire.model_token(name))
-    if isinstance(row, dict) and memory_mib is not None:
+    if isinstance(row, dict) and (memory_mib := known_card_mib(name)):
         row = {"memory_mib": memory_mib} | row
     try:
         found = msgspec.convert(row, _Card)

@@ -227,8 +227,8 @@ def leftover(cluster: Cluster, mix: Mix, allocated_milli: int) -> Leftover:
 def _split(cluster: Cluster, shape: Shape, free: IntArray) -> dict[str, int]:
     """Thousandths of all free cards by what keeps ``shape`` from using them; the first cause in the list counts."""
     model = np.ones_like(cluster.card_exists)
-    if shape.models:
-        model = np.array([name in shape.models for name in cluster.models] + [False])[cluster.card_model]
+    if shape.models or shape.unwanted_models:
+        model = np.array([shape.takes(name) for name in cluster.models] + [False])[cluster.card_model]
     cpu = (cluster.cpu_free_milli >= shape.cpu_milli)[:, None]
     memory = (cluster.host_memory_free_mib >= shape.host_memory_mib)[:, None]
     piece = (

@@ -16,7 +16,7 @@ from cardwise.adapters import wire
 from cardwise.adapters.allocations import decode, encode
 from cardwise.adapters.claims import claim_of
 from cardwise.adapters.extender_v1 import ExtenderBindingArgs
-from cardwise.adapters.kube.events import event
+from cardwise.adapters.kube.events import about_pod, event, post
 from cardwise.adapters.kube.feed import backoff_s
 from cardwise.adapters.kube.port import Binding, ClusterPort
 from cardwise.core.allocation import Allocation
@@ -29,6 +29,8 @@ from cardwise.scheduler.extender import Extender
 
 log = structlog.get_logger()
 
+COMPONENT = "cardwise"
+"""Who says what the scheduler's events say."""
 READ_BACKS = 3
 """So many times a lost answer is read back at once; then the hold stays and is read back in the background."""
 
@@ -114,22 +116,16 @@ class Binder:
         task.add_done_callback(self._telling.discard)
 
     async def _tell(self, args: ExtenderBindingArgs, claim: Claim, share: str) -> None:
-        about = {"kind": "Pod", "namespace": args.pod_namespace, "name": args.pod_name, "uid": args.pod_uid}
         try:
             pod = await self.port.get_pod(args.pod_namespace, args.pod_name)
-            before = pod.metadata.annotations.get(wire.ANNOTATION_ENGINE_BEFORE, "")
-            text, warning = share_words(claim, share, before), share == NO_SHARE
-            told = event(
-                {**about, "apiVersion": "v1"},
-                "CardwiseEngineShare",
-                text,
-                component="cardwise",
-                namespace=args.pod_namespace,
-                warning=warning,
-            )
-            await self.port.post_event(told, args.pod_namespace)
         except ClusterError as exc:
             log.warning("an event could not be written", pod=claim.name, why=str(exc))
+            return
+        before = pod.metadata.annotations.get(wire.ANNOTATION_ENGINE_BEFORE, "")
+        text, warning = share_words(claim, share, before), share == NO_SHARE
+        about, namespace = about_pod(args.pod_namespace, args.pod_name, args.pod_uid), args.pod_namespace
+        told = event(about, "CardwiseEngineShare", text, component=COMPONENT, namespace=namespace, warning=warning)
+        await post(self.port, told, pod=claim.name)
 
     # ---------------------------------------------------------------- answers that were lost
 

@@ -20,6 +20,7 @@ from cardwise.core.claim import Claim
 from cardwise.core.ledger import Ledger
 from cardwise.core.placement.offer import Offer, offer, scores
 from cardwise.core.reasons import Code, Reason
+from cardwise.core.request import Shape
 from cardwise.errors import UserError
 
 BEST = 64
@@ -149,7 +150,8 @@ class Extender:
     def _words(self, code: Code, claim: Claim) -> str:
         """The short reason; where the cluster has no such card at all, which it has."""
         asked = frozenset[str]().union(*(ask.shape.models for ask in claim.asks))
-        if code is Code.CARD_MODEL and asked and not asked & set(self.ledger.cluster.models):
-            models = ", ".join(self.ledger.cluster.models) or "no cards"
+        there = self.ledger.cluster.models
+        if code is Code.CARD_MODEL and asked and not any(map(Shape(0, models=asked).takes, there)):
+            models = ", ".join(there) or "no cards"
             return f"no card here is of model {' or '.join(sorted(asked))}, there are {models}"
         return Reason(code).short

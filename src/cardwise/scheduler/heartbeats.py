@@ -18,6 +18,7 @@ from cardwise.adapters import wire
 from cardwise.adapters.kube.port import ClusterPort
 from cardwise.core.ledger import Ledger
 from cardwise.errors import ClusterError
+from cardwise.said import Said
 
 log = structlog.get_logger()
 
@@ -35,6 +36,11 @@ class Heartbeats:
     now_s: Callable[[], float]
     _seen: dict[str, tuple[str, float]] = field(default_factory=dict)
     _looked_s: float | None = None
+    _said: Said = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Nothing was said yet."""
+        self._said = Said(self.now_s)
 
     async def run(self) -> None:
         """Look every some seconds, until cancelled."""
@@ -43,7 +49,8 @@ class Heartbeats:
                 self.judge(await self.port.list_leases(self.namespace, wire.LEASE_AGENT_PREFIX))
             except ClusterError as exc:
                 self._looked_s = None
-                log.warning("the agents' leases cannot be read; nobody is called silent", why=str(exc))
+                if self._said.is_news("leases", str(exc)):
+                    log.warning("the agents' leases cannot be read; nobody is called silent", why=str(exc))
             await asyncio.sleep(PERIOD_S)
 
     def judge(self, versions: Mapping[str, str]) -> None:

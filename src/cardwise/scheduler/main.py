@@ -20,6 +20,7 @@ import structlog
 
 from cardwise.adapters.kube.leader import Leader
 from cardwise.adapters.kube.port import ClusterPort
+from cardwise.adapters.listening import serve
 from cardwise.adapters.watching import Watching
 from cardwise.core.ledger import Ledger
 from cardwise.process import end_if_failed, until_stopped
@@ -28,7 +29,7 @@ from cardwise.scheduler.certificates import Certificates
 from cardwise.scheduler.engines import EnginePolicy, Rules, memories_of
 from cardwise.scheduler.extender import Extender
 from cardwise.scheduler.heartbeats import Heartbeats
-from cardwise.scheduler.server import Parts, Server, serve
+from cardwise.scheduler.server import Parts, Server
 from cardwise.scheduler.settings import Settings, policies_of
 from cardwise.scheduler.waking import Waking
 

@@ -6,7 +6,6 @@ ours ends as 500, which kube-scheduler shows in the pod's event and tries again.
 
 from __future__ import annotations
 
-import ssl
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -24,7 +23,6 @@ from cardwise.adapters.kube.shallow import decode_object
 from cardwise.adapters.watching import Watching
 from cardwise.core.ledger import Ledger
 from cardwise.errors import ClusterError, NotFoundError, UserError
-from cardwise.files import plain
 from cardwise.scheduler import telling, webhook
 from cardwise.scheduler.binder import Binder
 from cardwise.scheduler.engines import Rules
@@ -146,20 +144,6 @@ class Server:
                 seconds.observe(time.perf_counter() - start_s)
 
         return timed
-
-
-async def serve(app: web.Application, host: str, port: int, tls: ssl.SSLContext | None) -> tuple[web.AppRunner, int]:
-    """Start to listen; the runner to clean up, and the port that was taken (of use where 0 was asked for)."""
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    site = web.TCPSite(runner, host, port, ssl_context=tls)
-    try:
-        await site.start()
-    except (OSError, ValueError) as exc:  # a ValueError: a host that no resolver is asked about
-        await runner.cleanup()
-        why = exc.strerror if isinstance(exc, OSError) else exc
-        raise UserError(f"cannot listen on {plain(host)}:{port}: {why}; choose another host or port") from exc
-    return runner, runner.addresses[0][1]
 
 
 @web.middleware

@@ -11,25 +11,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
 
 import msgspec
 
 from cardwise.config import DEFAULT_POLICY, policies_by_class
 from cardwise.core.ledger import MakePolicies
-from cardwise.errors import InputError
 from cardwise.files import seen
+from cardwise.program_settings import Port, Seed, host_faults, name_faults, read_checked
 from cardwise.scheduler.engines import EnginePolicy
-from cardwise.settings_file import read_settings_file
 
 WANT = "the scheduler's settings in TOML (see cardwise scheduler --help)"
-
-Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-Seed = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 
 
 class Settings(msgspec.Struct, forbid_unknown_fields=True, rename="kebab", frozen=True):
@@ -56,12 +49,7 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True, rename="kebab", froze
 
 def read_settings(path: Path | None) -> Settings:
     """Read and check the file; defaults without one. Raises InputError that names the key."""
-    if path is None:
-        return Settings()
-    settings = read_settings_file(path, WANT, Settings)
-    for key, fault in _faults(settings):
-        raise InputError(str(path), fault, field=key)
-    return settings
+    return read_checked(path, WANT, Settings, _faults)
 
 
 def _faults(settings: Settings) -> Iterator[tuple[str, str]]:
@@ -70,17 +58,8 @@ def _faults(settings: Settings) -> Iterator[tuple[str, str]]:
     for key, text in {**texts, **{f"policy.{key}": text for key, text in settings.policy.items()}}.items():
         if not text.isprintable():
             yield key, f"{seen(text)} holds characters that cannot be seen; write it without"
-    for key in ("namespace", "lease"):
-        if not _NAME.fullmatch(texts[key]):
-            yield (
-                key,
-                f"{seen(texts[key])} is no name; write lower-case letters, digits and '-', such as cardwise-system",
-            )
-    if not _is_host(settings.host):
-        yield (
-            "host",
-            f"{seen(settings.host)} is no address to listen on; write 0.0.0.0 for all, or one of this machine's",
-        )
+    yield from name_faults({"namespace": settings.namespace, "lease": settings.lease})
+    yield from host_faults(settings.host)
     known = [each.value for each in EnginePolicy]
     if settings.engine_policy not in known:
         yield "engine-policy", f"{seen(settings.engine_policy)} is no policy; write {', '.join(known)}"
@@ -88,14 +67,6 @@ def _faults(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "webhook-port", "the webhook needs tls-cert-file and tls-key-file"
     if settings.client_ca_file and not settings.tls_cert_file:
         yield "client-ca-file", "needs tls-cert-file and tls-key-file"
-
-
-def _is_host(host: str) -> bool:
-    """Whether a resolver can be asked about it at all; what it answers is seen when it is listened on."""
-    try:
-        return bool(host.encode("idna"))
-    except UnicodeError:
-        return False
 
 
 def policies_of(settings: Settings) -> MakePolicies:

@@ -10,17 +10,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 
 import structlog
 
 from cardwise.adapters import wire
-from cardwise.adapters.kube.events import about_node, event
+from cardwise.adapters.kube.conditions import node_condition
+from cardwise.adapters.kube.events import about_node, event, post
+from cardwise.adapters.kube.instants import stamp_now
 from cardwise.adapters.kube.port import ClusterPort
 from cardwise.adapters.watching import Watching
 from cardwise.core.claim import Claim
 from cardwise.core.ledger import Ledger
 from cardwise.errors import ClusterError
+from cardwise.said import MOST_REMEMBERED, Said
+from cardwise.scheduler.binder import COMPONENT
 from cardwise.scheduler.extender import Extender
 
 log = structlog.get_logger()
@@ -52,6 +55,11 @@ class Waking:
     _told: dict[str, str] = field(default_factory=dict)
     _refused: set[str] = field(default_factory=set)
     _failed: set[str] = field(default_factory=set)
+    _said: Said = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Nothing was said yet."""
+        self._said = Said(self.watching.now_s, most=MOST_REMEMBERED)
 
     async def run(self) -> None:
         """Look once a second, until cancelled."""
@@ -62,7 +70,8 @@ class Waking:
                 try:
                     await self.wake()
                 except ClusterError as exc:
-                    log.warning("could not annotate a node", why=str(exc))
+                    if self._said.is_news("annotation", str(exc)):
+                        log.warning("could not annotate a node", why=str(exc))
                 await self.tell_conflicts()
 
     async def wake(self) -> None:
@@ -132,28 +141,17 @@ class Waking:
 
     async def _tell(self, node: str, text: str) -> bool:
         """Whether the condition was taken. The event is told once and never again: the condition is what stays."""
-        now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
-        condition = {
-            "type": wire.CONDITION_CONSISTENT,
-            "status": "False" if text else "True",
-            "reason": "Conflict" if text else "Consistent",
-            "message": text[:1000] or "the slices of the node's pods fit its cards",
-            "lastTransitionTime": now,
-            "lastHeartbeatTime": now,
-        }
+        status, reason = ("False", "Conflict") if text else ("True", "Consistent")
+        told, now = text or "the slices of the node's pods fit its cards", stamp_now()
+        condition = node_condition(wire.CONDITION_CONSISTENT, status, reason, told, now, now)
         try:
             await self.port.set_node_condition(node, condition)
         except ClusterError as exc:
             self._failed.add(node)
-            log.warning("a node's condition could not be written", node=node, text=text, why=str(exc))
+            if self._said.is_news(node, (text, str(exc))):
+                log.warning("a node's condition could not be written", node=node, text=text, why=str(exc))
             return False
         if text:
             log.error("a node is fenced", node=node, why=text)
-            await self._post(event(about_node(node), "CardwiseConflict", text, component="cardwise"))
+            await post(self.port, event(about_node(node), "CardwiseConflict", text, component=COMPONENT))
         return True
-
-    async def _post(self, event: dict[str, object]) -> None:
-        try:
-            await self.port.post_event(event, "default")
-        except ClusterError as exc:
-            log.warning("an event could not be written", why=str(exc))

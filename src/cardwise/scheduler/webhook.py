@@ -24,6 +24,7 @@ from cardwise.core.claim import Claim
 from cardwise.errors import UserError
 from cardwise.files import seen
 from cardwise.scheduler.engines import SHARE_ENV, SHARE_PATH, Rules, Told, tell_engine
+from cardwise.scheduler.hami import unread_wishes
 
 JSON_PATCH = "JSONPatch"
 KINDS = ("initContainers", "containers")
@@ -32,6 +33,8 @@ _ALLOC_PATH = f"metadata.annotations['{wire.ANNOTATION_ALLOC}']"
 _ALLOC_ENV = {"name": wire.ENV_ALLOC, "valueFrom": {"fieldRef": {"fieldPath": _ALLOC_PATH}}}
 _OWN_ENV = {wire.ENV_ALLOC: _ALLOC_PATH, wire.ENV_ENGINE_SHARE: SHARE_PATH}
 """Variables that cardwise alone sets, and the annotation of each."""
+_TAKEN_OUT = wire.READ_RESOURCES | wire.IGNORED_RESOURCES
+"""Resources of a container with cards that give way to ours: a pod that kept one that no node offers would wait."""
 MOST_WARNING = 256
 """Characters of a warning; clients cut longer ones. Source: Kubernetes, "Dynamic Admission Control"."""
 
@@ -146,12 +149,13 @@ def admit_with(pod: Pod, raw: Mapping[str, Any], rules: Rules) -> Admitted:
         for i, container in enumerate(_spec(raw).get(kind) or ()):
             ours = engine if engine and kind == "containers" and container.get("name") == engine.container else None
             patch += _container_patch(f"/spec/{kind}/{i}", container, ours)
+    unread = tuple(unread_wishes(pod))
     if engine is None:
-        return Admitted(patch)
+        return Admitted(patch, unread)
     if engine.before:
         path = f"/metadata/annotations/{wire.ANNOTATION_ENGINE_BEFORE.replace('/', '~1')}"
         patch.append({"op": "add", "path": path, "value": engine.before})
-    return Admitted(patch, tuple(engine.warnings))
+    return Admitted(patch, (*engine.warnings, *unread))
 
 
 _OF_THE_CONTROLLER = (
@@ -209,9 +213,7 @@ def _container_patch(path: str, container: Mapping[str, Any], engine: Told | Non
     own = own_resources(ask)
     resources = {**(container.get("resources") or {})}
     for part in ("limits", "requests"):
-        others = {
-            name: amount for name, amount in (resources.get(part) or {}).items() if name not in wire.READ_RESOURCES
-        }
+        others = {name: amount for name, amount in (resources.get(part) or {}).items() if name not in _TAKEN_OUT}
         resources[part] = {**others, **own}
     env = [each for each in container.get("env") or () if each.get("name") not in _OWN_ENV]
     changed = {"resources": resources, "env": [*env, _ALLOC_ENV]}

@@ -83,21 +83,22 @@ class HollowNode:
             CardSpec(f"GPU-{uuid.uuid5(_UUIDS, f'{self.name}/{place}')}", token, self.memory_mib)
             for place in range(self.cards)
         ]
-        amounts = {"cpu": str(self.cpu), "memory": f"{self.host_memory_mib}Mi", "pods": str(MOST_PODS)}
-        return {
-            "apiVersion": "v1",
-            "kind": "Node",
-            "metadata": {
-                "name": self.name,
-                "labels": self.labels,
-                "annotations": {wire.ANNOTATION_CARDS: encode_cards(cards)},
-            },
-            "status": {
-                "capacity": amounts,
-                "allocatable": amounts,
-                "conditions": [{"type": "Ready", "status": "True"}],
-            },
-        }
+        return raw_node(self, {wire.ANNOTATION_CARDS: encode_cards(cards)}, str(self.cpu), self.host_memory_mib)
+
+
+def raw_node(node: SomeNode, annotations: Mapping[str, str], cpu: str, memory_mib: int) -> dict[str, Any]:
+    """A ready node as the API server would tell it. cpu: as Kubernetes writes it; memory_mib: the node's own."""
+    amounts = {"cpu": cpu, "memory": f"{memory_mib}Mi", "pods": str(MOST_PODS)}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": node.name, "labels": dict(node.labels), "annotations": annotations},
+        "status": {
+            "capacity": amounts,
+            "allocatable": amounts,
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    }
 
 
 def uniform(count: int, cards: int, model: str, memory_mib: int) -> tuple[HollowNode, ...]:

@@ -21,7 +21,7 @@ from cardwise.adapters.quantity import parse_card_mib, parse_count
 from cardwise.core.inventory import NodeSpec
 from cardwise.errors import InputError, UserError
 from cardwise.files import plain, seen
-from cardwise.up.hardware import CARD_MIB, LABEL_HOSTNAME, MOST_PODS, HollowNode, SomeNode
+from cardwise.up.hardware import CARD_MIB, LABEL_HOSTNAME, HollowNode, SomeNode, raw_node
 
 PER_NODE = 8
 """Cards of one node where only cards are told: the size of most servers."""
@@ -86,23 +86,9 @@ class DumpedNode:
 
     def raw(self) -> dict[str, Any]:
         """The node as the API server would tell it, with the agent's inventory."""
-        amounts = {
-            "cpu": f"{self.spec.cpu_milli}m",
-            "memory": f"{self.spec.memory_mib}Mi",
-            "pods": str(MOST_PODS),
-        }
         annotations = {wire.ANNOTATION_CARDS: encode_cards(self.spec.cards)} if self.spec.cards else {}
-        return {
-            "apiVersion": "v1",
-            "kind": "Node",
-            "metadata": {"name": self.name, "labels": dict(self.labels), "annotations": annotations},
-            "spec": {"unschedulable": not self.spec.schedulable},
-            "status": {
-                "capacity": amounts,
-                "allocatable": amounts,
-                "conditions": [{"type": "Ready", "status": "True"}],
-            },
-        }
+        raw = raw_node(self, annotations, f"{self.spec.cpu_milli}m", self.spec.memory_mib)
+        return raw | {"spec": {"unschedulable": not self.spec.schedulable}}
 
 
 def read_nodes(path: Path, card_memory: Mapping[str, int]) -> tuple[SomeNode, ...]:

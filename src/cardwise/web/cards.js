@@ -1,12 +1,13 @@
 // Nodes and their cards. Heads of all nodes are there; cards are drawn where one looks, and taken away elsewhere.
 "use strict";
 
-import { at, coloured, counted, make, number, replace, short, swatch } from "/dom.js";
+import { at, coloured, counted, make, number, replace, say, short, swatch } from "/dom.js";
 import { whyButton } from "/why.js";
 
 const ALL_DRAWN = 128; // cards; so many are drawn without looking where one looks
 const AHEAD_PX = 1200;
 const HEAD_PX = 40, CARD_PX = 84;
+const NONE = "None of these nodes tells of cards: cardwise's agent does, on each node that is handed over to it (docs: Install).";
 const opened = new Set();
 const nodes = new Map(); // by name: what is drawn of each
 const seen = new IntersectionObserver(look, { rootMargin: `${AHEAD_PX}px 0px` });
@@ -143,12 +144,17 @@ export function drawNodes(list, news, query) {
     }
     if (few && !drawn.filled) fill(drawn);
     if (!old && !few) seen.observe(drawn.article);
-    const fits = !query || words(drawn).includes(query);
+    const fits = query ? words(drawn).includes(query) : node.cards.length > 0 || node.fenced;
     hits += fits;
     if (drawn.article.hidden === fits) drawn.article.hidden = !fits;
   }
-  const found = query ? `${counted(hits, "node")} of ${number(list.length)} found` : "";
-  if (at("found").textContent !== found) at("found").textContent = found;
+  say("found", query ? `${counted(hits, "node")} of ${number(list.length)} found` : notShown(list.length, hits));
+}
+
+function notShown(total, shown) {
+  if (!total) return "No node is known.";
+  if (!shown) return `${counted(total, "node")}. ${NONE}`;
+  return shown < total ? `${counted(total - shown, "node")} without cards: not shown, but the filter finds them.` : "";
 }
 
 export function show(name) {

@@ -20,6 +20,11 @@ export const number = (value) => grouped.format(value);
 export const short = (service) => service.replace(/^default\//, "");
 export const counted = (n, what) => `${number(n)} ${what}${n === 1 ? "" : "s"}`;
 
+// Writes only what differs: readers of screens say again whatever is written.
+export function say(id, text) {
+  if (at(id).textContent !== text) at(id).textContent = text;
+}
+
 export function name(services) {
   for (const service of services) if (!numbers.has(service)) numbers.set(service, numbers.size);
 }

@@ -1,7 +1,7 @@
 // Sums, pods that wait, services, traffic, decisions, evictions: everything but nodes and cards.
 "use strict";
 
-import { at, counted, make, number, replace, short, swatch, table } from "/dom.js";
+import { at, counted, make, number, replace, say, short, swatch, table } from "/dom.js";
 import { whyButton } from "/why.js";
 
 const SHOWN = { pending: 20, services: 24, traffic: 24, decisions: 8, evictions: 8, denied: 20, conflicts: 20 };
@@ -33,9 +33,8 @@ export function drawSums(sums) {
   replace(at("sums"), ...tiles.map(([name, value, more, waits]) =>
     make("div", { cls: waits ? "waits" : "" }, make("dt", { text: name }),
       make("dd", { text: value }, ...(more ? [" ", make("small", { text: more })] : [])))));
-  const sentence = `${sums.cards_used} of ${sums.cards} cards in use, ${sums.pods_placed} pods placed, ` +
-    `${sums.pods_pending} pending`;
-  if (at("sentence").textContent !== sentence) at("sentence").textContent = sentence;
+  say("sentence", `${sums.cards_used} of ${sums.cards} cards in use, ${sums.pods_placed} pods placed, ` +
+    `${sums.pods_pending} pending`);
 }
 
 export function drawPending(pending, query) {
@@ -77,6 +76,10 @@ export function drawEvictions(evictions, query) {
 }
 
 export function drawServices(services, query) {
+  if (!services.length) {
+    replace(at("services"), make("p", { cls: "soft", text: "No pod holds cards, or waits for some." }));
+    return;
+  }
   const seen = services.filter((each) => hit(query, each.service))
     .sort((one, other) => other.pending - one.pending || other.memory_mib - one.memory_mib
       || (one.service < other.service ? -1 : 1));

@@ -7,19 +7,21 @@ import { show } from "/cards.js";
 
 const LEAST_NODES = 9; // fewer are seen whole in the list
 const MANY_CARDS = 2000; // their cells are smaller
+const MOST_PX = 16384; // a canvas that is higher stays empty in some browsers
 const LARGE = { width: 8, memory: 4, compute: 3, height: 16, gap: 6 }, SMALL = { width: 5, memory: 2, compute: 2, height: 10, gap: 4 };
 let nodes = [], columns = 1, groupWidth = 1, rowHeight = 1, cell = LARGE;
 
 export function drawMap(list) {
   nodes = list.filter((node) => node.cards.length);
-  at("all").hidden = list.length < LEAST_NODES;
+  at("all").hidden = nodes.length < LEAST_NODES;
   if (at("all").hidden) return;
-  const canvas = at("map"), width = canvas.parentElement.clientWidth, ratio = window.devicePixelRatio || 1;
+  const canvas = at("map"), width = canvas.parentElement.clientWidth;
   cell = nodes.reduce((sum, node) => sum + node.cards.length, 0) > MANY_CARDS ? SMALL : LARGE;
   groupWidth = nodes.reduce((most, node) => Math.max(most, node.cards.length), 1) * cell.width + cell.gap;
   rowHeight = cell.height + cell.gap;
   columns = Math.max(Math.floor(width / groupWidth), 1);
   const height = Math.max(Math.ceil(nodes.length / columns), 1) * rowHeight;
+  const ratio = Math.min(window.devicePixelRatio || 1, MOST_PX / height);
   canvas.width = width * ratio;
   canvas.height = height * ratio;
   canvas.style.height = `${height}px`;

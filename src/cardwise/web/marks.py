@@ -11,10 +11,10 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from cardwise.adapters import wire
-from cardwise.adapters.kube.port import All, Gone, Listing, Lost, NodeEvent, PodEvent, Put
+from cardwise.adapters.kube.port import All, Gone, Listing, Lost, NodeEvent, PodEvent, Put, Resumed
 from cardwise.adapters.kube_objects import Node, Pod
-from cardwise.adapters.moves import moves_of
-from cardwise.adapters.nominations import preemptions_of
+from cardwise.adapters.moves import moves_of, moving_of
+from cardwise.adapters.nominations import nomination_of, preemptions_of
 
 MOST = 200
 """Evictions that are told of, newest first."""
@@ -63,12 +63,12 @@ class Marks:
         for each in node.status.conditions:
             if each.type == wire.CONDITION_CONSISTENT and each.status == "False":
                 self.inconsistent[name] = f"its condition {each.type} is False; see kubectl describe node {name}"
-        if lines := [*_read(node, _preempted), *_read(node, _moved)]:
+        if lines := [*_read(node, _preempted, name, name), *_read(node, _moved, name, name)]:
             self._nodes[name] = lines
 
 
 def _objects(
-    event: All[_ObjectT] | Put[_ObjectT] | Gone[_ObjectT] | Listing | Lost,
+    event: All[_ObjectT] | Put[_ObjectT] | Gone[_ObjectT] | Listing | Lost | Resumed,
 ) -> Iterator[tuple[_ObjectT, bool]]:
     """Objects of an event, and whether they are there."""
     match event:
@@ -85,10 +85,24 @@ def _of_pod(pod: Pod) -> Iterator[Told]:
     if by := notes.get(wire.ANNOTATION_PREEMPTED_FOR):
         until = notes.get(wire.ANNOTATION_PREEMPTED_BY, "")
         yield _line(pod.name, node, "", f"has to go for {by}" + (f", until {until}" if until else ""))
-    if wire.ANNOTATION_MOVING in notes:
-        yield _line(pod.name, node, "", "is on bad ground; another is made, and this one goes when that one is ready")
+    yield from _read(pod, _moving, pod.name, node)
+    yield from _read(pod, _kept, pod.name, node)
     if why := notes.get(wire.ANNOTATION_STAYS):
         yield _line(pod.name, node, "", f"is on bad ground and stays: {why}")
+
+
+def _moving(pod: Pod) -> Iterator[Told]:
+    moving = moving_of(pod)
+    if moving is not None:
+        why = "makes room for a pod that waits" if moving.aside else "is on bad ground"
+        text = f"{why}; another is made, and this one goes when that one is ready"
+        yield _line(pod.name, pod.spec.node_name, "", text)
+
+
+def _kept(pod: Pod) -> Iterator[Told]:
+    kept = nomination_of(pod)
+    if kept is not None and not kept.over and not pod.spec.node_name:
+        yield _line(pod.name, kept.allocation.node, "", f"waits: {kept.words}")
 
 
 def _preempted(node: Node) -> Iterator[Told]:
@@ -99,15 +113,16 @@ def _preempted(node: Node) -> Iterator[Told]:
 
 def _moved(node: Node) -> Iterator[Told]:
     for each in moves_of(node):
-        why = "was to leave bad ground, and stayed in the end" if each.vain else "left bad ground"
+        why = "was to move, and stayed in the end" if each.vain else "moved"
         yield _line(each.service, node.metadata.name, _stamp(each.at_s), why)
 
 
-def _read(node: Node, read: Callable[[Node], Iterator[Told]]) -> list[Told]:
+def _read(one: _ObjectT, read: Callable[[_ObjectT], Iterator[Told]], name: str, node: str) -> list[Told]:
+    """What is told of an object; that it cannot be read, of the pod or node of this name, where it cannot."""
     try:
-        return list(read(node))
+        return list(read(one))
     except ValueError as exc:
-        return [_line(node.metadata.name, node.metadata.name, "", str(exc))]
+        return [_line(name, node, "", str(exc))]
 
 
 def _line(pod: str, node: str, at: str, why: str) -> Told:

@@ -18,7 +18,8 @@ from cardwise.web.changes import changes
 PERIOD_S = 0.5
 """How often it is looked whether there is a new state."""
 BREATH_S = 15.0
-"""So often something is written, so that a reader that is gone is noticed; proxies cut what is silent for a minute."""
+"""So often something is said, so that each side notices when the other is gone (the script waits three times as long);
+proxies cut what is silent for a minute."""
 MOST_BEHIND = 16
 """Changes that a reader may have before it."""
 Reader = asyncio.Queue[bytes | None]
@@ -97,7 +98,7 @@ async def _next(reader: Reader) -> bytes | None:
         async with asyncio.timeout(BREATH_S):
             return await reader.get()
     except TimeoutError:
-        return b": nothing new\n\n"
+        return as_event("still", {})  # no comment: a script does not hear those
 
 
 def _put(reader: Reader, event: bytes) -> None:

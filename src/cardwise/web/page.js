@@ -2,7 +2,7 @@
 "use strict";
 
 import { drawNodes, listen as listenToCards } from "/cards.js";
-import { at, name } from "/dom.js";
+import { at, name, say } from "/dom.js";
 import {
   drawConflicts, drawDecisions, drawDenied, drawEvictions, drawNotes, drawPending, drawServices, drawSums, drawTraffic,
 } from "/lists.js";
@@ -33,8 +33,7 @@ function draw(state, change) {
   shown = state;
   name(state.services.map((each) => each.service));
   for (const [key, drawList] of LISTS) {
-    if (key in state && (!change || key in change.set)) drawList(state[key], query);
-    else if (!change && !(key in state) && key !== "policy") drawList([], query);
+    if (!change || key in change.set) drawList(state[key], query);
   }
   drawNodes(state.nodes, change && new Set(change.nodes.map((node) => node.name)), query);
   if (!change || change.nodes.length || change.names) drawMap(state.nodes);
@@ -42,11 +41,11 @@ function draw(state, change) {
 }
 
 function problem(text) {
-  if (at("problem").textContent !== text) at("problem").textContent = text;
+  say("problem", text);
   at("problem").hidden = !text;
 }
 
-function say(live, why) {
+function connected(live, why) {
   at("live").className = live ? "" : "lost";
   at("live").textContent = live ? "live" : `no answer, shown is what it said last (${why})`;
 }
@@ -66,4 +65,4 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => show
 new ResizeObserver(() => shown && drawMap(shown.nodes)).observe(at("services"));
 listenToCards();
 listenToMap();
-follow(draw, say);
+follow(draw, connected);

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import html
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -21,9 +22,12 @@ from aiohttp import web
 from cardwise.errors import UserError
 from cardwise.process import end_if_failed
 from cardwise.web.news import News
+from cardwise.web.whole import Whole
 
 LOOPBACK = "127.0.0.1"
-HOSTS = frozenset({LOOPBACK, "localhost"})
+HOSTS = (LOOPBACK, "localhost")
+HOST = re.compile(rf"({'|'.join(map(re.escape, HOSTS))})(:\d{{1,5}})?", re.IGNORECASE | re.ASCII)
+"""The header Host, whole. It is matched as it came: what is no host at all is another's name too."""
 FILES = {
     "/page.css": ("page.css", "text/css"),
     **{
@@ -39,8 +43,6 @@ HEADERS = {
     "Cache-Control": "no-store",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-SMALLEST_COMPRESSED = 65536
-"""Bytes; a thousand nodes are some megabytes, and a port forward is slow."""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -71,13 +73,7 @@ UP = Frame("cardwise up", "Simulated cards, the scheduler's own code. Nothing he
 def page_app(source: Source, frame: Frame = UP) -> web.Application:
     """The page and its data."""
     news = News(lambda: source.latest)
-
-    async def state(_request: web.Request) -> web.Response:
-        body = msgspec.json.encode(news.shown())
-        response = web.Response(body=body, content_type="application/json")
-        if len(body) >= SMALLEST_COMPRESSED:
-            response.enable_compression()
-        return response
+    whole = Whole(news.shown)
 
     async def explain(request: web.Request) -> web.Response:
         told = source.explain("{namespace}/{name}".format(**request.match_info))
@@ -99,9 +95,9 @@ def page_app(source: Source, frame: Frame = UP) -> web.Application:
     app.add_routes(
         [
             web.get("/", _fixed(_index(frame), "text/html")),
-            web.get("/state", state),
+            web.get("/state", whole.answer),
             web.get("/healthz", _alive),
-            web.get("/events", news.answer),
+            web.get("/events", news.answer, allow_head=False),  # it would never end
             web.get("/explain/{namespace}/{name}", explain),
             *(web.get(path, _fixed(_file(name), kind)) for path, (name, kind) in FILES.items()),
         ]
@@ -134,8 +130,8 @@ async def serve_page(
 
 @web.middleware
 async def _guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
-    if request.url.host not in HOSTS:
-        return web.Response(status=403, text=f"this page answers to {' and '.join(sorted(HOSTS))} only\n")
+    if not HOST.fullmatch(request.headers.get("Host", "")):
+        return web.Response(status=403, text=f"this page answers to {' and '.join(HOSTS)} only\n")
     return await handler(request)
 
 

@@ -3,25 +3,29 @@
 "use strict";
 
 const AGAIN_MS = 2000;
+const SILENT_MS = 45000; // three breaths of the server (BREATH_S in news.py): a connection can be dead without having ended
+const HIDDEN_MS = 10000; // a browser has six connections to a host, and each tab that looks holds one
 
 // draw(state, change): change is null where all may be new. say(live, why): whether changes come.
 export function follow(draw, say) {
-  let state = null, early = null, events = null;
+  let state = null, early = null, events = null, asking = null, resting = false;
+  let again = 0, silence = 0, hidden = 0; // timers: one each, or two streams are open in the end
 
   async function load() {
     if (early) return;
-    early = [];
+    const mine = asking = new AbortController(), waiting = early = [];
+    let told;
     try {
-      const answer = await fetch("/state", { cache: "no-store" });
+      const answer = await fetch("/state", { cache: "no-store", signal: mine.signal });
       if (!answer.ok) throw new Error(`the answer was ${answer.status}`);
-      state = await answer.json();
+      told = await answer.json();
     } catch (error) {
-      early = null;
-      lost(error.message);
+      if (asking === mine) lost(error.message);
       return;
     }
-    const waiting = early;
-    early = null;
+    if (asking !== mine) return;
+    asking = early = null;
+    state = told;
     draw(state, null);
     say(true);
     waiting.forEach(apply);
@@ -38,19 +42,54 @@ export function follow(draw, say) {
     draw(state, change);
   }
 
+  function end() {
+    for (const timer of [again, silence]) clearTimeout(timer);
+    asking?.abort();
+    asking = early = null;
+    events?.close();
+  }
+
   function lost(why) {
+    end();
     say(false, why);
-    events.close();
-    setTimeout(open, AGAIN_MS);
+    again = setTimeout(open, AGAIN_MS);
+  }
+
+  function heard() {
+    clearTimeout(silence);
+    silence = setTimeout(() => lost("it is silent"), SILENT_MS);
+  }
+
+  function hear(name, then) {
+    events.addEventListener(name, (event) => { heard(); then(event); });
   }
 
   function open() {
+    end();
     events = new EventSource("/events");
-    events.addEventListener("hello", load);
-    events.addEventListener("again", load);
-    events.addEventListener("change", (event) => apply(JSON.parse(event.data)));
+    heard();
+    hear("hello", load);
+    hear("again", load);
+    hear("change", (event) => apply(JSON.parse(event.data)));
+    hear("still", () => {});
     events.onerror = () => lost("the connection broke");
   }
 
+  function rest() {
+    resting = true;
+    end();
+  }
+
+  function look() {
+    clearTimeout(hidden);
+    if (document.hidden) hidden = setTimeout(rest, HIDDEN_MS);
+    else if (resting) {
+      resting = false;
+      open();
+    }
+  }
+
+  document.addEventListener("visibilitychange", look);
   open();
+  look();
 }

@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any
 
 from cardwise.adapters.prometheus import Prometheus
-from cardwise.errors import ClusterError
+from cardwise.errors import ClusterError, UserError
 
 PERIOD_S = 15.0
 _RATE = "sum by (service) (rate(cardwise_gateway_{}[5m]))"
@@ -57,7 +57,7 @@ class Traffic:
                     name, value = series.labels.get("service", ""), float(series.values[0])
                     row = rows.setdefault(name, {"service": name, **dict.fromkeys(QUERIES)})
                     row[key] = value if math.isfinite(value) else None
-        except ClusterError as exc:
+        except (ClusterError, UserError) as exc:  # whoever's mistake it is, the page goes on
             self.told, self.notes = [], [f"traffic is not known: {exc}"]
             return
         self.told = [rows[name] for name in sorted(rows)]

@@ -29,8 +29,9 @@ async function open(pod) {
 function show(dialog, pod, ...children) {
   const close = make("button", { type: "button", text: "Close", id: "why-close" });
   close.addEventListener("click", () => dialog.close());
-  dialog.replaceChildren(make("h2", { id: "why-title", text: short(pod) }), ...children, make("p", {}, close));
-  close.focus();
+  const top = make("div", { cls: "top" }, make("h2", { id: "why-title", text: short(pod) }), close);
+  dialog.replaceChildren(top, ...children);
+  close.focus({ preventScroll: true });
 }
 
 function asked(ask) {

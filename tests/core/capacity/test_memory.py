@@ -224,7 +224,7 @@ def of(found, engine, wanted):
     return memory_of(found, FORMATS["bfloat16"], engine, wanted, TABLES.overheads)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(SHAPES, LOADS, ENGINES, st.integers(1, 5000), st.integers(1, 100))
 def test_more_context_or_more_sequences_never_take_less(found, wanted, engine, longer, more):
     now = of(found, engine, wanted)
@@ -235,7 +235,7 @@ def test_more_context_or_more_sequences_never_take_less(found, wanted, engine, l
         assert wider.of(name) >= now.of(name)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(SHAPES, LOADS, ENGINES)
 def test_more_cards_never_take_more_of_each_and_never_less_in_all(found, wanted, engine):
     one, two = of(found, engine, replace(wanted, tp=4)), of(found, engine, replace(wanted, tp=8))
@@ -245,7 +245,7 @@ def test_more_cards_never_take_more_of_each_and_never_less_in_all(found, wanted,
         assert 8 * two.of(name) >= 4 * one.of(name) - 8
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(SHAPES, LOADS, ENGINES)
 def test_a_smaller_format_never_takes_more(found, wanted, engine):
     amounts = [
@@ -257,7 +257,7 @@ def test_a_smaller_format_never_takes_more(found, wanted, engine):
     assert of(found, engine, half).of(KV_CACHE) <= of(found, engine, replace(wanted, kv_bits=16)).of(KV_CACHE)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(SHAPES, LOADS, st.integers(0, 10**9))
 def test_tokens_that_are_said_to_fit_do(found, wanted, room):
     tokens = kv_tokens(found, VLLM, wanted, room)

@@ -196,7 +196,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.sampled_from(names()), st.data())
 def test_a_configuration_with_anything_in_a_field_is_counted_or_refused_by_name(name, data):
     """Never another error, never hours: what users edit by hand is wrong in any way there is."""

@@ -76,7 +76,7 @@ def test_live_tokens_never_leave_less_than_one_longest_sequence():
     assert found.kv_least_mib == 500
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(SHAPES, LOADS, st.integers(700, 20_000))
 def test_as_many_longest_sequences_fit_as_is_said_and_no_more(found, wanted, slice_mib):
     needs = needs_of(memory(found, wanted), wanted, kv_dtype=None, quantization=None)
@@ -101,7 +101,7 @@ def test_a_margin_that_cannot_be_is_refused(margin):
         ask_for(memory(shape(), load(64, 1)), margin)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(SHAPES, LOADS, st.floats(1, 2))
 def test_what_is_asked_for_is_what_the_engines_flags_accept(found, wanted, margin):
     """Else the plan would ask for a slice in which the engine gets fewer sequences than were planned."""
@@ -113,7 +113,7 @@ def test_what_is_asked_for_is_what_the_engines_flags_accept(found, wanted, margi
     assert (told.kv_bytes, told.sequences) == (sum_of.of(KV_CACHE), wanted.sequences)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.integers(1, 2**40))
 def test_the_slice_is_the_smallest_that_leaves_the_sum_beside_the_engines_margin(used_mib):
     wanted = ask_for(Memory((Component("x", used_mib * MIB, 0, 0, "", ""),)), 1.0).memory_mib
@@ -126,7 +126,7 @@ def test_a_sum_of_any_size_has_its_slice_at_once():
     assert found.memory_mib == 20 * 2**80
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(LOADS, st.integers(1, 60_000))
 def test_a_larger_slice_never_holds_less(wanted, slice_mib):
     model = known("llama-3.2-1b")
@@ -167,7 +167,7 @@ def test_with_a_curve_it_is_the_curves():
     assert cores_of(20_000, A100, 35).pct == 35
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(1, 200_000), st.integers(1000, 200_000))
 def test_a_share_of_compute_can_always_be_asked_for(slice_mib, usable_mib):
     cores = cores_of(slice_mib, Card("X", "ada", usable_mib, usable_mib, 100.0), None)

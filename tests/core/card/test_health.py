@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cardwise.core.card.facts import CardEvent, CardSample
-from cardwise.core.card.health import (
-    XIDS,
-    Action,
-    CardHealth,
-    Code,
-    HealthPolicy,
-    Notice,
-    Probe,
-    Problem,
-    ProblemKind,
-    State,
-    clear,
-    observe,
-    rule_of,
-)
+from cardwise.core.card.health import clear, lasting, observe, rebooted
+from cardwise.core.card.health_record import CardHealth, Code, HealthPolicy, Notice, Probe, Problem, ProblemKind, State
+from cardwise.core.card.xids import XIDS, Action, rule_of
 
 MIN, HOUR, DAY = 60.0, 3600.0, 86400.0
 UUID = "GPU-0"
@@ -80,6 +69,7 @@ LINKS = [74, 144, 145, 146, 147, 148, 149, 150]
     ],
 )
 def test_each_xid_does_what_the_table_says(xids, action, state, heard):
+    """Case C34."""
     for number in xids:
         assert rule_of(number).action is action, number
         assert rule_of(number).source
@@ -92,6 +82,7 @@ def test_the_table_has_no_other_xids():
 
 
 def test_an_unknown_xid_stops_new_work_and_keeps_what_runs():
+    """Case C34."""
     health, [notice] = run((0, xid(999)))
     assert not health.fence.action.moves_pods
     assert notice == Notice(
@@ -99,7 +90,8 @@ def test_an_unknown_xid_stops_new_work_and_keeps_what_runs():
         State.FENCED,
         "GPU-0 is fenced and takes no new slices: Xid 999, which is in no table. Running pods stay; someone should "
         "look at the node's kernel log. It takes slices again after 5 min without a fault in which the driver says "
-        "that nothing is to be done; where the driver cannot say so, an operator clears it.",
+        "that nothing is to be done; where the driver cannot say so, an operator clears it: cardwise fence clear, in "
+        "the agent's container, once the card is mended.",
     )
     assert notice.reason == "CardXidUnknown"
 
@@ -211,6 +203,23 @@ def test_heat_that_slows_for_a_minute_degrades(bit):
     assert run(*steps)[0].state is State.HEALTHY
     assert run(*steps, (60, sample(clock_event_bits=bit)))[0].state is State.DEGRADED
     assert run(*steps, (60, sample(clock_event_bits=4)), (61, sample(clock_event_bits=bit)))[0].state is State.HEALTHY
+
+
+def test_a_power_brake_that_lasts_a_minute_degrades_and_a_full_power_budget_does_not():
+    """SPEC G1: the brake (0x80) comes from outside the card; at its power limit (0x4) a busy card is every day."""
+    steps = [(now_s, sample(clock_event_bits=0x80)) for now_s in (0, 30, 59)]
+    assert run(*steps)[0].state is State.HEALTHY
+    health, [notice] = run(*steps, (60, sample(clock_event_bits=0x80)))
+    assert (health.state, notice.code, notice.reason) == (State.DEGRADED, Code.BRAKED, "CardBraked")
+    assert "power supply" in notice.text
+    over, _ = run((61, sample(clock_event_bits=0)), (121, sample(clock_event_bits=0)), health=health)
+    assert over.state is State.HEALTHY
+    assert run(*((now_s, sample(clock_event_bits=4)) for now_s in (0, 60, 120)))[0].state is State.HEALTHY
+
+
+def test_heat_and_a_power_brake_are_told_apart():
+    told = run(*((now_s, sample(clock_event_bits=0xA0)) for now_s in (0, 60)))[1]
+    assert codes(told) == [Code.SLOWED, Code.BRAKED]
 
 
 def test_a_card_is_cool_a_minute_after_the_last_sign_and_silence_is_no_sign():
@@ -328,7 +337,7 @@ def test_each_strike_doubles_the_quiet_time_and_the_third_waits_for_an_operator(
         now_s += HOUR
     health, told = run((now_s, xid(999)), (now_s + 1, sample()), (now_s + 5 * DAY, sample()), health=health)
     assert (health.state, health.strikes) == (State.FENCED, 3)
-    assert "This is fence 3 within a day: it stays fenced until an operator clears it." in told[0].text
+    assert "This is fence 3 within a day: it stays fenced until an operator clears it: " in told[0].text
     cleared, [notice] = clear(health, "operator jo")
     assert (cleared.state, cleared.strikes) == (State.HEALTHY, 0)
     assert notice.text == (
@@ -356,7 +365,7 @@ def test_an_observation_of_another_card_is_a_callers_mistake():
 samples = st.builds(
     CardSample,
     st.just(UUID),
-    clock_event_bits=st.sampled_from([None, 0, 0x20, 0x40]),
+    clock_event_bits=st.sampled_from([None, 0, 0x20, 0x40, 0x80]),
     margin_c=st.none() | st.integers(-5, 40),
     ecc_uncorrected=st.none() | st.integers(0, 3),
     rows_pending=st.sampled_from([None, False, True]),
@@ -466,3 +475,39 @@ def test_the_order_of_independent_cards_does_not_matter(one, other, dice: random
     while any(lanes):
         mixed.append(dice.choice([lane for lane in lanes if lane]).pop(0))
     assert result(first + second) == result(mixed) == result(second + first)
+
+
+# ---------------------------------------------------------------- what outlives the program
+
+
+@given(
+    by_s=st.floats(-1e9, 1e9),
+    latest_s=st.floats(0, 1e9),
+    at_s=st.lists(st.floats(0, 1e9), min_size=1, max_size=3),
+)
+def test_what_lasts_is_fence_and_strikes_and_no_time_is_later_than_now(by_s, latest_s, at_s):
+    health, _ = run(*((each, xid(79)) for each in sorted(at_s)))
+    kept = lasting(health, by_s, latest_s)
+    assert (kept.fence.what, kept.fence.action, kept.fence.held) == (
+        health.fence.what,
+        health.fence.action,
+        health.fence.held,
+    )
+    assert kept.strikes == health.strikes
+    assert all(each <= latest_s for each in (*kept.struck_s, kept.fence.since_s))
+    assert lasting(lasting(health)) == lasting(health)
+
+
+def test_a_quiet_time_that_had_begun_begins_anew_with_the_next_program():
+    health, _ = run((0, xid(79)), (10, sample()))
+    assert health.clean_since_s is not None
+    assert lasting(health).clean_since_s is None
+
+
+def test_a_reboot_ends_a_fence_but_not_its_strike_nor_one_that_is_held():
+    once, _ = run((0, xid(79)))
+    back, [notice] = rebooted(once)
+    assert (back.state, back.strikes, notice.code) == (State.HEALTHY, 1, Code.RECOVERED)
+    assert rebooted(back) == (back, ())
+    held = replace(once, fence=replace(once.fence, held=True))
+    assert rebooted(held) == (held, ())

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cardwise.core.card.advice import Workload, advise
 from cardwise.core.card.facts import CardFacts, MigInstance, NodeFacts
 from cardwise.core.card.isolation import (
     Guarantee,
@@ -15,8 +16,6 @@ from cardwise.core.card.isolation import (
     Standing,
     Step,
     Unoffered,
-    Workload,
-    advise,
     guarantee,
     stand,
 )

@@ -45,6 +45,17 @@ def test_of_independent_parts_it_is_students_interval():
     assert (told.high - told.low) / 2 == pytest.approx(half * math.sqrt(worth), rel=0.1)
 
 
+@pytest.mark.parametrize("level", [0.998, 0.99999])
+def test_an_interval_goes_on_where_no_draw_lies(level):
+    """A thousand services have five thousand figures: of 4,000 draws none lies at one in a hundred thousand."""
+    rng = np.random.default_rng(3)
+    one, other = rng.normal(10, 1, (2, 32))
+    told = found(parts(one), parts(other), scale=Scale.DIFFERENCE, level=level)
+    worth = alikeness(parts(one), parts(other), quotient, Scale.DIFFERENCE)
+    half = stats.t.ppf((1 + level) / 2, 31 / worth) * math.sqrt((one.var(ddof=1) + other.var(ddof=1)) / 32 * worth)
+    assert (told.high - told.low) / 2 == pytest.approx(half, rel=0.12)
+
+
 def test_less_than_two_parts_have_no_interval():
     with pytest.raises(ValueError, match="1 and 20 parts"):
         found(parts(np.ones(1)), parts(np.ones(20)))

@@ -18,6 +18,7 @@ from cardwise.core.comparison.verdict import (
     compared_counts,
     joint_level,
     judged,
+    material_share,
     overall_of,
     together,
 )
@@ -33,15 +34,31 @@ def log(*shares):
         (0.2, 0.1, 0.3, Verdict.WORSE),
         (-0.2, -0.3, -0.1, Verdict.BETTER),
         (0.04, 0.02, 0.06, Verdict.SAME),
-        (0.1, -0.05, 0.3, Verdict.SAME),
+        (0.1, -0.05, 0.24, Verdict.SAME),
+        (0.1, -0.05, 0.3, Verdict.UNKNOWN),
         (0.1, -0.3, 0.8, Verdict.UNKNOWN),
         (2.0, 0.1, 8.0, Verdict.WORSE),
     ],
-    ids=["surely more", "surely less", "surely little", "perhaps none", "anything", "surely more, who knows how much"],
+    ids=[
+        "surely more",
+        "surely less",
+        "surely little",
+        "perhaps none",
+        "perhaps much",
+        "anything",
+        "surely more, who knows how much",
+    ],
 )
 def test_a_change_is_judged_by_its_interval_and_its_size(change, low, high, verdict):
     at, below, above = log(change, low, high)
     assert judged(at, Interval(below, above), Scale.RATIO) is verdict
+
+
+def test_what_alone_is_surely_little_is_no_difference_among_many():
+    at, below, above = log(0.0, -0.4, 0.5)
+    near = Interval(*log(-0.1, 0.1))
+    assert judged(at, Interval(below, above), Scale.RATIO) is Verdict.UNKNOWN
+    assert judged(at, Interval(below, above), Scale.RATIO, alone=near) is Verdict.SAME
 
 
 SHARES = st.floats(-0.9, 9).filter(lambda share: abs(abs(math.log1p(share)) - math.log1p(0.05)) > 1e-9)
@@ -64,6 +81,17 @@ def test_exchanged_counts_mirror_the_verdict(before, after, less_is_better):
 def test_a_change_is_told_as_people_say_it():
     assert as_share(math.log(1.2), Scale.RATIO) == pytest.approx(0.2)
     assert as_share(0.03, Scale.DIFFERENCE) == 0.03
+    assert as_share(5000.0, Scale.RATIO) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "material"),
+    [(0.0, 0.002, 0.001), (0.3, 0.302, 0.0151), (0.302, 0.3, 0.0151)],
+    ids=["from none", "of many refused", "exchanged"],
+)
+def test_a_share_differs_materially_by_what_matters_to_it(before, after, material):
+    """A tenth of a point, or 5 % of the larger."""
+    assert material_share(before, after) == pytest.approx(material)
 
 
 def test_several_intervals_hold_together():
@@ -77,10 +105,10 @@ def test_nothing_makes_up_for_worse_quality_or_stability():
         assert (overall_of(*verdicts) is Overall.REGRESSION) == is_worse
 
 
-def test_unknown_quality_is_never_called_good():
-    for resources, cost, stability in itertools.product(Verdict, repeat=3):
-        told = overall_of(resources, Verdict.UNKNOWN, cost, stability)
-        assert told in {Overall.UNKNOWN, Overall.REGRESSION}
+def test_unknown_quality_or_stability_is_never_called_good():
+    for resources, cost, other in itertools.product(Verdict, repeat=3):
+        for quality, stability in ((Verdict.UNKNOWN, other), (other, Verdict.UNKNOWN)):
+            assert overall_of(resources, quality, cost, stability) in {Overall.UNKNOWN, Overall.REGRESSION}
 
 
 @pytest.mark.parametrize(

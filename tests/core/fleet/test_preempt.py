@@ -218,7 +218,7 @@ def test_a_search_pauses_after_each_node_and_ends_with_enough_to_choose_from():
         asked.append(node)
         yield lambda gone: len(gone) == 2
 
-    steps = search(Waiting("w", "ns/w", 10), nodes, opened, World(1000.0, policy=FREE), lambda: None)
+    steps = search(Waiting("w", "ns/w", 10), nodes, opened, World(1000.0, policy=FREE), lambda: None, {})
     pauses = sum(1 for _ in steps)
     assert (pauses, asked) == (ENOUGH, sorted(nodes)[:ENOUGH])
 

@@ -48,7 +48,7 @@ def uids_of(pods):
     return [each.uid for each in pods]
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(PODS, SHAPES)
 def test_somebody_goes_if_any_allowed_set_would_help_and_then_none_too_many(pods, shape):
     books, nodes = filled(pods)
@@ -77,7 +77,7 @@ def test_somebody_goes_if_any_allowed_set_would_help_and_then_none_too_many(pods
     assert isinstance(books.hold(asked, found.node), Allocation)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(PODS, SHAPES)
 def test_what_is_kept_for_it_is_enough_whatever_else_comes_once_all_have_gone(pods, shape):
     books, nodes = filled(pods)
@@ -98,7 +98,7 @@ def test_what_is_kept_for_it_is_enough_whatever_else_comes_once_all_have_gone(po
     assert isinstance(books.hold(asked, found.node), Allocation)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(PODS, SHAPES, st.lists(st.sets(st.sampled_from([f"p{i}" for i in range(6)])), max_size=6))
 def test_asked_repeatedly_with_others_gone_the_books_answer_as_if_asked_anew(pods, shape, questions):
     books, _ = filled(pods)

@@ -312,7 +312,7 @@ WORLDS = st.builds(
 
 
 @given(WORLDS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_two_replicas_or_all_that_were_well_stay_ready_at_every_step(world):
     services = {each.service for each in world.replicas.values()}
     well = Counter(each.service for each in world.replicas.values() if not each.ground)
@@ -341,7 +341,7 @@ def test_two_replicas_or_all_that_were_well_stay_ready_at_every_step(world):
 
 
 @given(WORLDS, st.randoms())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_the_order_in_which_pods_are_told_changes_nothing(world, rng):
     first = world.decide()
     shuffled = list(world.replicas.items())
@@ -353,7 +353,7 @@ def test_the_order_in_which_pods_are_told_changes_nothing(world, rng):
 
 
 @given(WORLDS, st.integers(1, 3))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_never_more_than_the_budget_is_begun_in_one_window(world, most):
     listed = list(world.replicas.values())
     made = rescue(listed, lambda *_: "n0", World(NOW_S, policy=RescuePolicy(most=most)))
@@ -361,7 +361,7 @@ def test_never_more_than_the_budget_is_begun_in_one_window(world, most):
 
 
 @given(WORLDS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_asking_for_room_changes_nothing_in_the_ledger(world):
     before = world.ledger.cluster.memory_free_mib.copy(), dict(world.ledger.cluster.slices)
     world.decide()
@@ -402,3 +402,52 @@ def test_a_release_dated_far_ahead_is_taken_back_in_time():
     leaving = sick(freed=Freed(NOW_S + 1e6, 1))
     successor = replica("web-1", at="", ready=False)
     assert steps(plan(leaving, successor)) == [("web-0", Step.RETURN)]
+
+
+# ---------------------------------------------------------------- healthy ones that make room
+
+
+def aside(name="web-0", **more):
+    return replica(name, ground=Why.WAY, **more)
+
+
+def test_who_only_makes_room_leaves_half_of_a_windows_moves_to_those_on_bad_ground():
+    past = [Moved(NOW_S - 10, f"old-{i}", f"ns/old-{i}") for i in range(2)]
+    four = RescuePolicy(most=4)
+    assert whys(plan(aside(), past=past, policy=four)) == {"web-0": Because.WINDOW}
+    assert steps(plan(sick(), past=past, policy=four)) == [("web-0", Step.RELEASE)]
+    assert steps(plan(aside(), past=past[1:], policy=four)) == [("web-0", Step.RELEASE)]
+    assert steps(plan(aside(), policy=RescuePolicy(most=1))) == [("web-0", Step.RELEASE)]
+
+
+def test_who_only_makes_room_stays_while_another_of_its_service_goes():
+    freed = replica("web-1", freed=Freed(NOW_S - 5, 2))
+    assert whys(plan(aside(), freed))["web-0"] is Because.TURN
+    both = plan(aside(), sick("web-1"))
+    assert (steps(both), whys(both)) == ([("web-1", Step.RELEASE)], {"web-0": Because.TURN})
+
+
+def test_who_only_makes_room_is_never_evicted_first():
+    assert whys(plan(aside(), beside=False)) == {"web-0": Because.NO_ROOM}
+    assert whys(plan(aside(way=Way.INSTEAD))) == {"web-0": Because.NO_ROOM}
+    assert whys(plan(aside(ready=False))) == {"web-0": Because.TURN}
+
+
+def test_who_only_makes_room_does_not_join_all_others_on_their_one_node():
+    assert whys(plan(aside(), replica("web-1", at="n9"))) == {"web-0": Because.NO_ROOM}
+    spread = [replica("web-1", at="n9"), replica("web-2", at="n8")]
+    assert steps(plan(aside(), *spread)) == [("web-0", Step.RELEASE)]
+
+
+def test_who_makes_room_is_taken_back_where_the_successor_came_to_the_one_node_of_all_others():
+    """kube-scheduler chose another node than the ledger."""
+    leaving = aside(freed=Freed(NOW_S - 60, 2))
+    gathered = [replica("web-1", at="n9"), replica("web-2", at="n9")]
+    assert steps(plan(leaving, *gathered)) == [("web-0", Step.RETURN)]
+    assert whys(plan(leaving, gathered[0])) == {"web-0": Because.SUCCESSOR}, "it is not there yet"
+    elsewhere = replica("web-2", at="n8")
+    assert steps(plan(leaving, gathered[0], elsewhere)) == [("web-0", Step.EVICT)]
+    ill = sick(freed=Freed(NOW_S - 60, 2))
+    assert steps(plan(ill, *gathered)) == [("web-0", Step.EVICT)], "a sick card is left in any case"
+    alone = aside(freed=Freed(NOW_S - 60, 1))
+    assert steps(plan(alone, gathered[0])) == [("web-0", Step.EVICT)]

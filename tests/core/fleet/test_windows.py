@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cardwise.core.fleet.windows import DAY_MIN, Cron, Hours, Window, check, holds_at, next_change
@@ -200,7 +200,6 @@ schedules = st.lists(st.builds(Window, st.just("w"), st.sampled_from(ZONES), hou
 around = st.sampled_from([utc(2026, 3, 28), utc(2026, 10, 24), utc(2026, 4, 4), utc(2026, 7, 1), utc(2026, 11, 1)])
 
 
-@settings(deadline=None)
 @given(schedules, around, st.integers(0, 3 * DAY_MIN))
 def test_nothing_changes_before_the_next_change(windows, day, minute):
     now = day + timedelta(minutes=minute)

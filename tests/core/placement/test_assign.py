@@ -213,7 +213,7 @@ def books_of(nodes, name="balanced"):
 
 
 @given(CARDS, st.lists(st.tuples(ASKS, WHO), min_size=1, max_size=6), st.sampled_from(sorted(POLICIES)))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_whatever_is_assigned_can_be_reserved_by_a_ledger_that_reads_it_afresh(cards, wanted, name):
     spec = node(cards=cards, cpu_milli=8000)
     books, bound = books_of([spec], name), []

@@ -104,7 +104,7 @@ def place_all(c, policy, ranks, requests):
 
 @EVERY_POLICY
 @given(nodes(), pods())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_a_choice_can_be_reserved_and_no_choice_means_that_every_node_has_a_reason(name, specs, requests):
     c = cluster(*specs)
     policy, ranks = make_policy(name, c, MIX), tie_ranks(c, 1)
@@ -120,7 +120,7 @@ def test_a_choice_can_be_reserved_and_no_choice_means_that_every_node_has_a_reas
 
 @EVERY_POLICY
 @given(nodes(), pods(), st.randoms(use_true_random=False))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_the_order_in_which_nodes_are_listed_changes_nothing(name, specs, requests, random):
     shuffled = list(specs)
     random.shuffle(shuffled)
@@ -133,7 +133,7 @@ def test_the_order_in_which_nodes_are_listed_changes_nothing(name, specs, reques
 
 @EVERY_POLICY
 @given(nodes(), pods(), st.data())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_kept_costs_equal_costs_worked_out_afresh(name, specs, requests, data):
     c = cluster(*specs)
     policy, ranks = make_policy(name, c, MIX), tie_ranks(c, 1)
@@ -153,7 +153,7 @@ def test_kept_costs_equal_costs_worked_out_afresh(name, specs, requests, data):
 
 @EVERY_POLICY
 @given(nodes(), pods())
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_asking_twice_gives_the_same_answer(name, specs, requests):
     c = cluster(*specs)
     policy, ranks = make_policy(name, c, MIX, 3), tie_ranks(c, 3)
@@ -163,7 +163,7 @@ def test_asking_twice_gives_the_same_answer(name, specs, requests):
 
 @EVERY_POLICY
 @given(nodes(), pods())
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_explain_agrees_with_the_cost(name, specs, requests):
     c = cluster(*specs)
     policy = make_policy(name, c, MIX)
@@ -175,7 +175,7 @@ def test_explain_agrees_with_the_cost(name, specs, requests):
 
 
 @given(nodes(), pods(), st.sampled_from(SHAPES), st.integers(1, 50000), st.integers(1, 1000))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_more_free_memory_or_compute_never_turns_yes_into_no(specs, requests, shape, more_mib, more_milli):
     c = cluster(*specs)
     place_all(c, make_policy("best-fit", c, MIX), tie_ranks(c, 1), requests)
@@ -187,7 +187,7 @@ def test_more_free_memory_or_compute_never_turns_yes_into_no(specs, requests, sh
 
 
 @given(nodes(), pods(), st.sampled_from(SHAPES))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_scores_lie_between_0_and_1(specs, requests, shape):
     c = cluster(*specs)
     place_all(c, make_policy("balanced", c, MIX), tie_ranks(c, 1), requests)
@@ -212,7 +212,7 @@ def test_a_cluster_without_nodes_or_a_mix_without_pods_is_no_special_case(name):
 
 
 @given(nodes(), pods())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_card_is_usable_exactly_if_it_has_no_reason(specs, requests):
     c = cluster(*specs)
     place_all(c, make_policy("best-fit", c, MIX), tie_ranks(c, 1), requests)
@@ -225,7 +225,7 @@ def test_a_card_is_usable_exactly_if_it_has_no_reason(specs, requests):
 
 
 @given(nodes(), pods())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_what_is_derived_from_a_card_follows_it(specs, requests):
     c = cluster(*specs)
     place_all(c, make_policy("best-fit", c, MIX), tie_ranks(c, 1), requests)

@@ -95,7 +95,7 @@ def test_costs_become_scores_that_fall_by_one_with_each_dearer_cost(costs, said)
     WHO,
     st.integers(1, 5),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_a_node_that_is_offered_takes_the_pod_and_every_other_says_why_not(cards, present, asks, who, best):
     specs = [node(f"n{i}", cards=each, cpu_milli=6000) for i, each in enumerate(cards)]
     books = books_of(specs)

@@ -195,9 +195,10 @@ def test_dense_keeps_a_whole_node_for_the_shape_that_needs_one():
     assert place(c, Dense(c, mix), pod("x", whole()))[0] == "begun"
 
 
-def test_dense_leaves_a_scarce_model_to_those_who_need_it():
+@pytest.mark.parametrize("model", ["A100", "A100-SXM4-80GB"])
+def test_dense_leaves_a_scarce_model_to_those_who_need_it(model):
     mix = Mix.of([whole(), whole(), whole(models=frozenset({"A100"}))])
-    c = cluster(node("a100", [card(model="A100")]), *(node(f"t4-{i}", [card(model="T4")]) for i in range(4)))
+    c = cluster(node("a100", [card(model=model)]), *(node(f"t4-{i}", [card(model="T4")]) for i in range(4)))
     assert place(c, Dense(c, mix), pod("x", whole()))[0] != "a100"
 
 

@@ -37,7 +37,7 @@ def test_sizes_outside_a_card_are_refused(size):
 
 
 @given(st.dictionaries(st.integers(1, 99).map(lambda n: 10 * n), st.integers(1, 50), min_size=1, max_size=5))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_values_never_fall_and_end_at_one_card(counts):
     sizes = sorted(counts)
     values = piece_values(tuple(sizes), tuple(float(counts[size]) for size in sizes))

@@ -6,7 +6,7 @@ from functools import cache
 from statistics import median
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cardwise.core.queue.limit import ClimbPolicy, FixedLimit, Limiter
@@ -126,7 +126,6 @@ def test_idle_time_does_not_make_a_replica_look_slow():
     target_s=st.none() | st.floats(0.01, 1),
     steps=st.lists(st.tuples(st.floats(0, 0.2), st.floats(0, 3), st.booleans(), st.integers(1, 30)), max_size=200),
 )
-@settings(deadline=None)
 def test_it_stays_within_its_bounds_and_says_the_same_again(start, least, width, target_s, steps):
     policy = ClimbPolicy(least=least, most=least + width, window_n=2, window_s=0.05)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cardwise.core.queue.retry import Failure, RetryBudget, backoff_s, may_retry, wait_s
@@ -102,7 +102,6 @@ def test_the_budget_comes_back_as_time_passes():
     st.sampled_from([0.0, 0.2, 1.0]),
     st.sampled_from([0.0, 0.1, 1.0]),
 )
-@settings(deadline=None)
 def test_retries_never_exceed_the_budget(steps, share, least_per_s):
     """Whenever one is granted: of the last ten seconds, begun ones counted whole, and counted here anew."""
     budget = RetryBudget(share=share, least_per_s=least_per_s)

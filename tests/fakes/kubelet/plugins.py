@@ -38,6 +38,7 @@ class PluginClient:
         self._devices = devices
         self._channel = grpc.aio.insecure_channel(f"unix:{socket}", options=CHANNEL)
         self._stub = services.DevicePluginStub(self._channel)
+        self._closed = False
 
     async def connect(self, timeout_s: float) -> None:
         try:
@@ -54,14 +55,17 @@ class PluginClient:
         """Until the stream ends, by whomever."""
         with contextlib.suppress(grpc.aio.AioRpcError):
             async for message in self._stub.ListAndWatch(api.Empty()):
+                if self._closed:  # a message that was on its way would make the devices healthy again, for good
+                    return
                 self._devices.reported(self.resource, message.devices)
 
     async def close(self) -> None:
+        self._closed = True
         await self._channel.close()
 
     async def disconnect(self) -> None:
+        await self.close()  # first, as client.go does
         self._devices.disconnected(self.resource)
-        await self.close()
 
 
 class Registry(services.RegistrationServicer):

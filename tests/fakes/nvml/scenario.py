@@ -117,9 +117,15 @@ class Node:
     def process(
         self, card: int, pid: int, mib: int | None, *, mps: bool = False, sm: int = -1, instance: int = -1
     ) -> Node:
-        """A process on a card. mib None: its memory is not told; sm: percent, -1 for idle; instance: of MIG."""
+        """A process on a card, or what it does there now.
+
+        mib None: its memory is not told; sm: percent, -1 for idle; instance: of MIG.
+        """
         held = mib * MIB if mib is not None else 2**64 - 1
-        return self._line(f"process {card} {pid} {held} {'M' if mps else 'C'} {instance} {sm}")
+        line = f"process {card} {pid} {held} {'M' if mps else 'C'} {instance} {sm}"
+        place = [each for each in self._lines if each.startswith(f"process {card} {pid} ")]
+        self._lines = [each for each in self._lines if each not in place or each.split()[5] != str(instance)]
+        return self._line(line)
 
     def gone(self, pid: int) -> Node:
         """A process ended."""

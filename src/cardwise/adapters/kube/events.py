@@ -5,10 +5,30 @@ Refuses to be long: the API server takes 1,024 characters.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import structlog
+
+from cardwise.adapters.kube.instants import stamp_now
+from cardwise.errors import ClusterError
+
+log = structlog.get_logger()
 
 MOST_TEXT = 1000
+
+
+class Posting(Protocol):
+    """The part of the API server's client that is used here."""
+
+    async def post_event(self, event: Mapping[str, Any], namespace: str) -> None:
+        """Write an event."""
+        ...
+
+
+def about_pod(namespace: str, name: str, uid: str) -> dict[str, str]:
+    """Whom an event of a pod is about."""
+    return {"kind": "Pod", "namespace": namespace, "name": name, "uid": uid, "apiVersion": "v1"}
 
 
 def about_node(name: str) -> dict[str, str]:
@@ -27,7 +47,7 @@ def event(
     warning: bool = True,
 ) -> dict[str, Any]:
     """An event that happens now, once. host: the node on which ``component`` runs, if it matters."""
-    now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+    now = stamp_now()
     return {
         "apiVersion": "v1",
         "kind": "Event",
@@ -41,3 +61,11 @@ def event(
         "lastTimestamp": now,
         "count": 1,
     }
+
+
+async def post(port: Posting, told: Mapping[str, Any], **of: str) -> None:
+    """Write an event where it says that it belongs. What cannot be written is logged, with ``of``, and forgotten."""
+    try:
+        await port.post_event(told, told["metadata"]["namespace"])
+    except ClusterError as exc:
+        log.warning("an event could not be written", **of, why=str(exc))

@@ -17,7 +17,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 
 from cardwise.adapters import wire
-from cardwise.adapters.kube.port import All, Gone, Listing, Lost, Put
+from cardwise.adapters.kube.port import All, Gone, Listing, Lost, Put, Resumed
 from cardwise.adapters.kube.shallow import decode_object
 from cardwise.adapters.kube_objects import EndpointSlice, LocalPod, Node, Pod, Service
 from cardwise.errors import ClusterError, ExpiredError
@@ -100,25 +100,30 @@ class _Status(msgspec.Struct):
 
 async def follow(
     api: Transport, resource: Resource[_ObjectT]
-) -> AsyncIterator[All[_ObjectT] | Put[_ObjectT] | Gone[_ObjectT] | Listing | Lost]:
+) -> AsyncIterator[All[_ObjectT] | Put[_ObjectT] | Gone[_ObjectT] | Listing | Lost | Resumed]:
     """Events of one resource. Ends only when it is cancelled."""
-    version, failures = "", 0
+    version, failures, lost = "", 0, False
     while True:
         try:
             if not version:
                 yield Listing()
                 objects, version = await list_all(api, resource)
                 yield All(objects)
+                lost = False
             async for change in _watch(api, resource, version):
-                version, failures = change.version, 0
-                if change.event is not None:
-                    yield change.event
+                if lost:
+                    lost = False
+                    yield Resumed()
+                if change is not None:
+                    version, failures = change.version, 0
+                    if change.event is not None:
+                        yield change.event
             await asyncio.sleep(BACKOFF_FIRST_S)
         except ExpiredError:
             version, failures = "", failures + 1
             await asyncio.sleep(backoff_s(failures))
         except ClusterError as exc:
-            failures += 1
+            failures, lost = failures + 1, True
             yield Lost(str(exc))
             await asyncio.sleep(backoff_s(failures))
 
@@ -164,7 +169,14 @@ class _Seen(Generic[_ObjectT]):
     event: Put[_ObjectT] | Gone[_ObjectT] | None
 
 
-async def _watch(api: Transport, resource: Resource[_ObjectT], version: str) -> AsyncIterator[_Seen[_ObjectT]]:
+class _Bookmark(msgspec.Struct):
+    """Only its version counts: the rest is an empty object, and a pod's has null for a list."""
+
+    metadata: _ListMeta
+
+
+async def _watch(api: Transport, resource: Resource[_ObjectT], version: str) -> AsyncIterator[_Seen[_ObjectT] | None]:
+    """What is seen from a version on; first None, once the API server has agreed to tell."""
     params = {
         "watch": "true",
         "resourceVersion": version,
@@ -173,15 +185,23 @@ async def _watch(api: Transport, resource: Resource[_ObjectT], version: str) -> 
         **_selector(resource),
     }
     async with api.stream(resource.path, params, IDLE_S) as chunks:
+        yield None
         async for line in _lines(chunks):
             try:
                 change = decode_object(line, _Change)
-                if change.type == "ERROR":
-                    _raise_status(decode_object(change.object, _Status))
-                seen = decode_object(change.object, resource.kind)
+                seen = _seen(change, resource.kind)
             except msgspec.DecodeError as exc:
                 raise ClusterError(f"GET {resource.path}: unreadable event: {exc}", retry=True) from exc
-            yield _Seen(seen.metadata.resource_version, _event(change.type, seen))
+            yield seen
+
+
+def _seen(change: _Change, kind: type[_ObjectT]) -> _Seen[_ObjectT]:
+    if change.type == "ERROR":
+        _raise_status(decode_object(change.object, _Status))
+    if change.type == "BOOKMARK":
+        return _Seen(decode_object(change.object, _Bookmark).metadata.resource_version, None)
+    told = decode_object(change.object, kind)
+    return _Seen(told.metadata.resource_version, _event(change.type, told))
 
 
 def _event(kind: str, seen: _ObjectT) -> Put[_ObjectT] | Gone[_ObjectT] | None:

@@ -19,12 +19,13 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 
 import structlog
 
+from cardwise.adapters.kube.instants import lease_stamp_now
 from cardwise.adapters.kube.port import ClusterPort, LeaseRecord
 from cardwise.errors import ClusterError, ConflictError, NotFoundError
+from cardwise.said import Said
 
 log = structlog.get_logger()
 
@@ -63,6 +64,11 @@ class Leader:
     _first: bool = False
     _term: int = -1
     _ready_epoch: int = -1
+    _said: Said = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Nothing was said yet."""
+        self._said = Said(self.now_s)
 
     @property
     def leads(self) -> bool:
@@ -83,7 +89,8 @@ class Leader:
                 try:
                     await self._step()
                 except ClusterError as exc:
-                    log.warning("the lease could not be renewed, or what comes first not be done", why=str(exc))
+                    if self._said.is_news("step", str(exc)):
+                        log.warning("the lease could not be renewed, or what comes first not be done", why=str(exc))
                 await asyncio.sleep(PERIOD_S)
         finally:
             await self._give_up()
@@ -151,8 +158,7 @@ class Leader:
         return term if term <= MOST_TERMS else before % MOST_TERMS + 1
 
     def _signed(self, record: LeaseRecord) -> LeaseRecord:
-        renewed = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%fZ}"
-        return replace(record, holder=self.identity, duration_s=DURATION_S, renewed=renewed)
+        return replace(record, holder=self.identity, duration_s=DURATION_S, renewed=lease_stamp_now())
 
     async def _begin(self, epoch: int) -> None:
         """Do what comes before the first binding, and keep the lease meanwhile. If it is lost, nothing was begun."""
@@ -176,7 +182,8 @@ class Leader:
         try:
             await self._hold()
         except ClusterError as exc:
-            log.warning("the lease could not be renewed", why=str(exc))
+            if self._said.is_news("keep", str(exc)):
+                log.warning("the lease could not be renewed", why=str(exc))
 
     def _is_ours(self, epoch: int) -> bool:
         return self._record is not None and (self._record.holder, self._record.transitions) == (self.identity, epoch)

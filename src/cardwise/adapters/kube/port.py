@@ -49,11 +49,16 @@ class Lost:
     why: str
 
 
-PodEvent: TypeAlias = All[Pod] | Put[Pod] | Gone[Pod] | Listing | Lost
-LocalPodEvent: TypeAlias = All[LocalPod] | Put[LocalPod] | Gone[LocalPod] | Listing | Lost
-NodeEvent: TypeAlias = All[Node] | Put[Node] | Gone[Node] | Listing | Lost
-ServiceEvent: TypeAlias = All[Service] | Put[Service] | Gone[Service] | Listing | Lost
-SliceEvent: TypeAlias = All[EndpointSlice] | Put[EndpointSlice] | Gone[EndpointSlice] | Listing | Lost
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """The stream goes on where it broke: nothing was missed, whether or not anything happened."""
+
+
+PodEvent: TypeAlias = All[Pod] | Put[Pod] | Gone[Pod] | Listing | Lost | Resumed
+LocalPodEvent: TypeAlias = All[LocalPod] | Put[LocalPod] | Gone[LocalPod] | Listing | Lost | Resumed
+NodeEvent: TypeAlias = All[Node] | Put[Node] | Gone[Node] | Listing | Lost | Resumed
+ServiceEvent: TypeAlias = All[Service] | Put[Service] | Gone[Service] | Listing | Lost | Resumed
+SliceEvent: TypeAlias = All[EndpointSlice] | Put[EndpointSlice] | Gone[EndpointSlice] | Listing | Lost | Resumed
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +150,23 @@ class Release:
     uid: str
     owner_uid: str
     pod_hash: str
+
+
+class Requests(Protocol):
+    """Any request: for what few programs need of the API."""
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = ...,
+        content_type: str = ...,
+        *,
+        timeout_s: float = ...,
+        params: Mapping[str, str] | None = ...,
+    ) -> bytes:
+        """The body of a good answer. Raises ClusterError, NotFoundError, ConflictError."""
+        ...
 
 
 class EvictingPort(ClusterPort, Protocol):

@@ -7,8 +7,9 @@ for a while. Refuses to decide.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import structlog
 
@@ -16,9 +17,12 @@ from cardwise.adapters import wire
 from cardwise.adapters.dump import service_of
 from cardwise.adapters.kube.port import All, Gone, NodeEvent, PodEvent, Put
 from cardwise.adapters.kube_objects import Node, Pod
+from cardwise.adapters.moves import moves_of, moving_of
 from cardwise.adapters.nominations import Preempted, preemptions_of
+from cardwise.said import MOST_REMEMBERED, Said
 
 log = structlog.get_logger()
+_ObjectT = TypeVar("_ObjectT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,11 @@ class Seen:
     nodes: dict[str, Node] = field(default_factory=dict)
     standing: dict[str, Standing] = field(default_factory=dict)
     told: set[str] = field(default_factory=set)
+    _unreadable: Said = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Remember what was said."""
+        self._unreadable = Said(self.now_s, most=MOST_REMEMBERED)
 
     def hear_pod(self, event: PodEvent) -> None:
         """One event of the stream of pods."""
@@ -62,8 +71,10 @@ class Seen:
         match event:
             case All(nodes):
                 self.nodes = {node.metadata.name: node for node in nodes}
+                self._check_nodes(nodes)
             case Put(node):
                 self.nodes[node.metadata.name] = node
+                self._check_nodes([node])
             case Gone(node):
                 self.nodes.pop(node.metadata.name, None)
 
@@ -78,6 +89,22 @@ class Seen:
         marked = wire.ANNOTATION_PREEMPTED_FOR in pod.metadata.annotations
         (self.told.add if marked else self.told.discard)(uid)
 
+        self._check("the mark of a pod that was released is unreadable", pod, moving_of, pod.name)
+
+    def _check_nodes(self, nodes: Iterable[Node]) -> None:
+        for node in nodes:
+            name = node.metadata.name
+            self._check("who was evicted there cannot be read, nobody is", node, preemptions_of, name)
+            self._check("who left a node is unreadable, it counts as nobody", node, moves_of, name)
+
+    def _check(self, said: str, one: _ObjectT, read: Callable[[_ObjectT], object], name: str) -> None:
+        """Say what cannot be read, once: whoever reads it later takes it for nothing, and is silent."""
+        try:
+            read(one)
+        except ValueError as exc:
+            if self._unreadable.is_news((said, name), str(exc)):
+                log.error(said, of=name, why=str(exc))
+
     def _drop(self, uid: str) -> None:
         self.pods.pop(uid, None)
         self.standing.pop(uid, None)
@@ -85,11 +112,10 @@ class Seen:
 
 
 def remembered(node: Node) -> tuple[Preempted, ...] | None:
-    """Who was evicted on a node of late; None if that cannot be read."""
+    """Who was evicted on a node of late; None if that cannot be read, as :class:`Seen` has said."""
     try:
         return preemptions_of(node).lines
-    except ValueError as exc:
-        log.error("who was evicted there cannot be read, nobody is", node=node.metadata.name, why=str(exc))
+    except ValueError:
         return None
 
 

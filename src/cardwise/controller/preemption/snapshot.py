@@ -19,7 +19,7 @@ from cardwise.controller.preemption.settings import PreemptionSettings
 from cardwise.core.allocation import BoundPod
 from cardwise.core.claim import Claim, LatencyClass
 from cardwise.core.fleet.guard import Eviction
-from cardwise.core.fleet.preempt import Nobody, Plan, Running, Waiting, World, search
+from cardwise.core.fleet.preempt import Nobody, Plan, Running, Waiting, World, decided, may_go, search, workloads
 from cardwise.core.ledger import Ledger
 from cardwise.core.placement.offer import offer
 
@@ -73,11 +73,28 @@ class Snapshot:
         open_nodes = self.open_to(pod)
         nodes = {name: list(runs.values()) for name, runs in self.nodes.items() if name in open_nodes}
         opened = partial(self.ledger.trying, claim)
-        return search(waiting(claim, pod), nodes, opened, self.world, lambda: self._room(claim, open_nodes))
+        room = partial(self._room, claim, open_nodes)
+        return search(waiting(claim, pod), nodes, opened, self.world, room, self.workloads)
+
+    def search_on(self, node: str, claim: Claim, pod: Pod) -> Plan | Nobody:
+        """The same of one node, on which something is kept for the pod already."""
+        nodes = {node: list(self.nodes.get(node, {}).values())}
+        opened = partial(self.ledger.trying, claim)
+        return decided(search(waiting(claim, pod), nodes, opened, self.world, lambda: None, self.workloads))
+
+    def may_go(self, claim: Claim, pod: Pod, nodes: Collection[str]) -> dict[str, list[Running]]:
+        """Who on these nodes may be evicted for a pod that waits, by node."""
+        runs = {name: list(self.nodes.get(name, {}).values()) for name in nodes}
+        return may_go(waiting(claim, pod), runs, self.world, self.workloads)
 
     def room(self, claim: Claim, pod: Pod) -> str | None:
         """A node that the pod fits as it is; what is kept for it is free for it."""
         return self._room(claim, self.open_to(pod))
+
+    @property
+    def workloads(self) -> Counter[str]:
+        """How many pods of each workload run in the whole cluster, as the brakes count them."""
+        return workloads(each for runs in self.nodes.values() for each in runs.values())
 
     @property
     def world(self) -> World:

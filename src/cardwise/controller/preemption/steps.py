@@ -11,11 +11,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 
 import structlog
 
 from cardwise.adapters import wire
 from cardwise.adapters.claims import read_claim
+from cardwise.adapters.kube.instants import stamp
 from cardwise.adapters.kube.port import Evictee, EvictingPort
 from cardwise.adapters.kube_objects import Pod
 from cardwise.adapters.nominations import (
@@ -35,6 +37,7 @@ from cardwise.core.fleet.preempt import exemption
 from cardwise.core.ledger import Ledger
 from cardwise.core.reasons import Code, Reason
 from cardwise.errors import BudgetError, ClusterError, ConflictError, NotFoundError
+from cardwise.said import MOST_REMEMBERED, Said
 
 log = structlog.get_logger()
 
@@ -42,6 +45,13 @@ DENIED_S = 600.0
 """So long a pod counts as nobody's victim whose eviction was denied, not by a budget but for good."""
 USUAL_GRACE_S = 30
 """terminationGracePeriodSeconds of a pod that does not say."""
+
+
+async def write(port: EvictingPort, pod: Pod, nomination: Nomination) -> None:
+    """Keep something for a pod that waits, from now on."""
+    meta, told = pod.metadata, {wire.ANNOTATION_NOMINATED: encode_nomination(nomination)}
+    await port.annotate_pod(meta.namespace, meta.name, meta.uid, told)
+    await port.nominate(meta.namespace, meta.name, meta.uid, nomination.allocation.node)
 
 
 @dataclass(slots=True)
@@ -57,6 +67,7 @@ class Steps:
     settings: PreemptionSettings
     _written: dict[str, Preemptions] = field(default_factory=dict)
     _denied: dict[str, float] = field(default_factory=dict)
+    _failed: Said = field(default_factory=partial(Said, most=MOST_REMEMBERED))
 
     async def carry_out(self, claim: Claim, pod: Pod, nomination: Nomination, snapshot: Snapshot) -> bool:
         """Take the next steps for a pod that waits. False if they were taken back: it is decided anew."""
@@ -65,10 +76,10 @@ class Steps:
         if not staying:
             return True
         begun, node = staying < len(nomination.victims), nomination.allocation.node
-        needed = self._who_goes(claim, pod, nomination, snapshot)
+        needed = self._who_goes(claim, pod, nomination, there, snapshot)
         if isinstance(needed, Reason):
             if not begun:  # what has gone cannot be taken back; what it freed is kept until the deadline
-                await self._take_back(pod, needed)
+                await self.take_back(pod, needed)
             return begun
         if not (needed and node in self.seen.nodes and await self._still_waits(pod)):
             return True
@@ -82,13 +93,15 @@ class Steps:
 
     async def give_up(self, pod: Pod, nomination: Nomination) -> None:
         """The deadline has passed, and the pod did not take what was kept for it: it is not kept any longer."""
-        await self._withdraw(pod, encode_nomination(replace(nomination, over=True)))
+        kept_s = min(nomination.keep_s, age_s(nomination.at_s, self.utc_s()))  # less, where moves were in vain
+        await self._withdraw(pod, encode_nomination(replace(nomination, keep_s=kept_s, over=True)))
         numbers: dict[str, int | float | str] = {
             "node": nomination.allocation.node,
-            "kept_s": round(nomination.keep_s),
+            "kept_s": round(kept_s),
             "pause_s": round(self.settings.fruitless_pause_s(nomination.tries)),
         }
-        await self.telling.nobody(pod, Reason(Code.PREEMPT_FRUITLESS, numbers))
+        code = Code.MOVE_FRUITLESS if nomination.moves else Code.PREEMPT_FRUITLESS
+        await self.telling.nobody(pod, Reason(code, numbers))
 
     async def forgive(self, live: Mapping[str, Nomination]) -> None:
         """Take the mark off pods that need not go after all."""
@@ -107,15 +120,17 @@ class Steps:
         except ClusterError as exc:
             if exc.retry:  # it is the API server that is in trouble, not this pod
                 raise
-            log.warning("the mark of a pod that need not go could not be taken off", pod=pod.name, why=str(exc))
+            if self._failed.is_news(meta.uid, str(exc)):
+                log.warning("the mark of a pod that need not go could not be taken off", pod=pod.name, why=str(exc))
             return
         log.info("a pod need not go after all", pod=pod.name)
 
     # ---------------------------------------------------------------- looking again
 
-    def _who_goes(self, claim: Claim, pod: Pod, nomination: Nomination, snapshot: Snapshot) -> list[Pod] | Reason:
+    def _who_goes(
+        self, claim: Claim, pod: Pod, nomination: Nomination, there: Sequence[Pod], snapshot: Snapshot
+    ) -> list[Pod] | Reason:
         """Who has to go yet, of those who were chosen and stay; or why it is no longer right that they do."""
-        there = [each for victim in nomination.victims if (each := self.seen.pods.get(victim.uid)) is not None]
         staying = [each for each in there if each.metadata.deletion_timestamp is None]
         node, whole = nomination.allocation.node, len(staying) == len(nomination.victims)
         if whole and (room := snapshot.room(claim, pod)) is not None:
@@ -225,7 +240,7 @@ class Steps:
         if meta.annotations.get(wire.ANNOTATION_PREEMPTED_FOR) == by:
             return
         until = datetime.fromtimestamp(self.utc_s() + self._grace_s(victim), UTC)
-        marks = {wire.ANNOTATION_PREEMPTED_FOR: by, wire.ANNOTATION_PREEMPTED_BY: f"{until:%Y-%m-%dT%H:%M:%SZ}"}
+        marks = {wire.ANNOTATION_PREEMPTED_FOR: by, wire.ANNOTATION_PREEMPTED_BY: stamp(until)}
         try:
             await self.port.annotate_pod(meta.namespace, meta.name, meta.uid, marks)
         except (NotFoundError, ConflictError):  # it went by itself
@@ -265,13 +280,13 @@ class Steps:
     async def _stop(self, pod: Pod, reason: Reason, *, begun: bool) -> bool:
         """Nobody more goes. False if nobody had gone yet: it is decided anew."""
         if not begun:
-            await self._take_back(pod, reason)
+            await self.take_back(pod, reason)
             return False
         await self.telling.nobody(pod, reason)
         return True
 
-    async def _take_back(self, pod: Pod, reason: Reason) -> None:
-        """Nobody has gone yet: keep nothing, and decide anew."""
+    async def take_back(self, pod: Pod, reason: Reason) -> None:
+        """Nobody has gone or moved yet: keep nothing, and decide anew."""
         await self._withdraw(pod, None)
         await self.telling.nobody(pod, reason)
 

@@ -18,7 +18,7 @@ from cardwise.adapters.selecting import lets
 from cardwise.adapters.watching import Watching
 from cardwise.controller.preemption.seeing import Seen, condition, is_well
 from cardwise.core.claim import LatencyClass
-from cardwise.core.fleet.grounds import Ground, Why
+from cardwise.core.fleet.grounds import BAD, Ground, Why
 from cardwise.core.fleet.rescue import Freed, Replica, Way
 from cardwise.core.ledger import Ledger
 from cardwise.core.request import Isolation
@@ -45,19 +45,26 @@ class Facts:
             if condition(node, "Ready") not in {"True", None}:
                 found.add(Ground(name, "", Why.LOST))
             mps_down = condition(node, wire.CONDITION_MPS) == "False"
-            found |= {Ground(name, card.uuid, Why.FENCED) for card in cards if not card.healthy}
+            found |= {Ground(name, card.uuid, Why.FENCED) for card in cards if not card.healthy and not card.stays}
             found |= {
                 Ground(name, card.uuid, Why.MPS)
                 for card in cards
-                if mps_down and card.healthy and card.isolation is Isolation.MPS
+                if mps_down and (card.healthy or card.stays) and card.isolation is Isolation.MPS
             }
         return found
 
-    def replicas(self, ripe: Collection[Ground]) -> list[Replica]:
-        """All pods with cards of the services of which one is on bad ground or was released."""
-        if not ripe and not any(wire.ANNOTATION_MOVING in pod.metadata.annotations for pod in self.seen.pods.values()):
+    def replicas(self, ripe: Collection[Ground], movers: Collection[str] = ()) -> list[Replica]:
+        """All pods with cards of the services of which one is on bad ground, was released, or is a mover.
+
+        movers: UIDs of pods that are well where they are, and stand in somebody's way.
+        """
+        if (
+            not ripe
+            and not movers
+            and not any(wire.ANNOTATION_MOVING in pod.metadata.annotations for pod in self.seen.pods.values())
+        ):
             return []
-        listed = [self._replica(pod, ripe) for pod in self.seen.pods.values() if self._has_cards(pod)]
+        listed = [self._replica(pod, ripe, movers) for pod in self.seen.pods.values() if self._has_cards(pod)]
         services = {each.service for each in listed if each.ground or each.freed}
         return [each for each in listed if each.service in services]
 
@@ -74,8 +81,9 @@ class Facts:
         claim = held.claim if held else self.watching.pending.get(uid)
         return claim is not None and bool(claim.asks)
 
-    def _replica(self, pod: Pod, ripe: Collection[Ground]) -> Replica:
+    def _replica(self, pod: Pod, ripe: Collection[Ground], movers: Collection[str]) -> Replica:
         meta, moving = pod.metadata, released(pod)
+        in_the_way = Why.WAY if (moving.aside if moving else meta.uid in movers) else None
         held = self.ledger.pods.get(meta.uid)
         claim = held.claim if held else self.watching.pending[meta.uid]
         return Replica(
@@ -87,7 +95,7 @@ class Facts:
             pod.ready,
             sensitive=claim.latency is LatencyClass.SENSITIVE,
             priority=claim.priority,
-            ground=next(self._under(meta.uid, ripe), None),
+            ground=next(self._under(meta.uid, ripe), in_the_way),
             going=meta.deletion_timestamp is not None or meta.uid in self.seen.told,
             freed=Freed(moving.at_s, moving.ready) if moving else None,
         )
@@ -98,7 +106,7 @@ class Facts:
         if held is None:
             return
         cards = {share.uuid for share in held.allocation.shares} if held.allocation else set()
-        for why in (Why.LOST, Why.FENCED, Why.MPS):
+        for why in BAD:
             for ground in ripe:
                 if ground.why is why and ground.node == held.node and (not ground.uuid or ground.uuid in cards):
                     yield why
@@ -113,8 +121,7 @@ def released(pod: Pod) -> Moving | None:
     """
     try:
         moving = moving_of(pod)
-    except ValueError as exc:
-        log.error("the mark of a pod that was released is unreadable", pod=pod.name, why=str(exc))
+    except ValueError:  # said by Seen
         return None
     if moving is None or controller_of(pod) is not None:
         return None

@@ -7,24 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from cardwise.adapters import wire
-from cardwise.adapters.kube.events import MOST_TEXT, event
+from cardwise.adapters.kube.conditions import node_condition
+from cardwise.adapters.kube.instants import stamp_now
 from cardwise.adapters.kube.port import MovingPort
-from cardwise.adapters.kube_objects import Condition, Pod
+from cardwise.adapters.kube_objects import Pod
 from cardwise.controller import metrics
-from cardwise.controller.preemption.seeing import Seen
-from cardwise.core.fleet.grounds import Ground, Why
+from cardwise.controller.preemption.seeing import Seen, condition
+from cardwise.controller.telling import tell_of_pod
+from cardwise.core.fleet.grounds import BAD, Ground, Why
 from cardwise.core.fleet.rescue import Because, Move, Stay, Step
 from cardwise.errors import ClusterError, NotFoundError
+from cardwise.said import MOST_REMEMBERED, Said
 
 log = structlog.get_logger()
 
-COMPONENT = "cardwise-controller"
 AGAIN_S = 300.0
 STUCK = frozenset({Because.NO_ROOM, Because.NO_OWNER, Because.VAIN, Because.BUDGET, Because.FAILED})
 """Reasons that somebody may have to do something about; the others pass by themselves."""
@@ -44,51 +45,56 @@ class Telling:
     steps: Counter = field(init=False)
     stays: Gauge = field(init=False)
     grounds: Gauge = field(init=False)
-    _said: dict[str, tuple[Because, float]] = field(default_factory=dict)
+    _said: Said = field(init=False)
+    _failed: Said = field(init=False)
     _told: dict[str, tuple[str, str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Make the metrics."""
+        """Make the metrics, and remember what is said."""
         registry = self.registry
         self.steps = metrics.RESCUE_STEPS.counter(registry)
         self.stays = metrics.RESCUE_PODS_LEFT.gauge(registry)
         self.grounds = metrics.RESCUE_BAD_GROUNDS.gauge(registry)
+        self._said, self._failed = Said(self.now_s, AGAIN_S), Said(self.now_s, most=MOST_REMEMBERED)
 
     async def moved(self, pod: Pod, move: Move) -> None:
         """A step was taken."""
         self.steps.labels(move.step.value).inc()
         text = words(move)
         log.info("a pod is moved", pod=pod.name, node=pod.spec.node_name, step=move.step.value, why=text)
-        await self._post(pod, _EVENTS[move.step], text, warning=move.step is Step.RETURN or move.short)
+        warning = move.step is Step.RETURN or move.short
+        await tell_of_pod(self.port, pod, _EVENTS[move.step], text, warning=warning)
 
     async def left(self, stays: Collection[Stay], grounds: Collection[Ground]) -> None:
         """Who stays, and what is bad: after every turn."""
+        aside = [stay for stay in stays if stay.replica.ground is Why.WAY]
+        stays = [stay for stay in stays if stay.replica.ground is not Why.WAY]
         for because in Because:
             self.stays.labels(because.name.lower()).set(sum(stay.because is because for stay in stays))
-        for why in Why:
+        for why in BAD:
             self.grounds.labels(why.name.lower()).set(sum(each.why is why for each in grounds))
-        self._said = {
-            stay.replica.uid: self._said[stay.replica.uid] for stay in stays if stay.replica.uid in self._said
-        }
+        staying = {stay.replica.uid for stay in stays}
+        self._said.keep(staying | {stay.replica.uid for stay in aside})
+        for stay in aside:  # nothing is wrong with it, so nothing is noted on it
+            if self._said.is_news(stay.replica.uid, stay.because):
+                log.info("a pod that is to make room stays", pod=stay.replica.name, why=stay.because.value)
         for stay in stays:
             await self._stays(stay)
-        await self._clear({stay.replica.uid for stay in stays})
+        await self._clear(staying)
         await self._conditions(stays, grounds)
 
     async def _stays(self, stay: Stay) -> None:
-        replica, now_s = stay.replica, self.now_s()
+        replica = stay.replica
         pod = self.seen.pods.get(replica.uid)
-        because, said_s = self._said.get(replica.uid, (None, 0.0))
-        if pod is None or (because is stay.because and now_s - said_s < AGAIN_S):
+        if pod is None or not self._said.is_news(replica.uid, stay.because):
             return
-        self._said[replica.uid] = (stay.because, now_s)
         text = _left(stay)
         log.info("a pod on bad ground stays", pod=pod.name, node=replica.node, why=text)
         noted = await self._note(pod, text)
         if not noted:  # all of it is said again, with the next turn
-            self._said.pop(replica.uid, None)
+            self._said.forget(replica.uid)
         elif stay.because in STUCK:
-            await self._post(pod, "CardwiseCannotMove", text)
+            await tell_of_pod(self.port, pod, "CardwiseCannotMove", text)
 
     async def _clear(self, staying: Collection[str]) -> None:
         """Take notes away that are true no more."""
@@ -106,7 +112,8 @@ class Telling:
         except NotFoundError:
             return True
         except ClusterError as exc:
-            log.warning("why a pod stays could not be noted on it", pod=pod.name, why=str(exc))
+            if self._failed.is_news(meta.uid, str(exc)):
+                log.warning("why a pod stays could not be noted on it", pod=pod.name, why=str(exc))
             return not exc.retry
         return True
 
@@ -117,7 +124,7 @@ class Telling:
         for stay in stays:
             by_node.setdefault(stay.replica.node, []).append(stay)
         bad = {each.node for each in grounds}
-        known = {name for name, node in self.seen.nodes.items() if _is_false(node.status.conditions)}
+        known = {name for name, node in self.seen.nodes.items() if condition(node, wire.CONDITION_RESCUED) == "False"}
         for node in sorted((by_node.keys() | known | self._told.keys()) & self.seen.nodes.keys()):
             text, reason = _condition(by_node.get(node, []), is_bad=node in bad)
             if self._told.get(node) != (reason, text) and await self._tell(node, reason, text):
@@ -125,30 +132,15 @@ class Telling:
         self._told = {node: told for node, told in self._told.items() if node in self.seen.nodes}
 
     async def _tell(self, node: str, reason: str, text: str) -> bool:
-        now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
-        condition = {
-            "type": wire.CONDITION_RESCUED,
-            "status": "True" if reason == "NobodyLeft" else "False",
-            "reason": reason,
-            "message": text[:MOST_TEXT],
-            "lastTransitionTime": now,
-            "lastHeartbeatTime": now,
-        }
+        status, now = "True" if reason == "NobodyLeft" else "False", stamp_now()
+        told = node_condition(wire.CONDITION_RESCUED, status, reason, text, now, now)
         try:
-            await self.port.set_node_condition(node, condition)
+            await self.port.set_node_condition(node, told)
         except ClusterError as exc:
-            log.warning("a node's condition could not be written", node=node, text=text, why=str(exc))
+            if self._failed.is_news(node, str(exc)):
+                log.warning("a node's condition could not be written", node=node, text=text, why=str(exc))
             return False
         return True
-
-    async def _post(self, pod: Pod, reason: str, text: str, *, warning: bool = True) -> None:
-        meta = pod.metadata
-        about = {"kind": "Pod", "namespace": meta.namespace, "name": meta.name, "uid": meta.uid, "apiVersion": "v1"}
-        told = event(about, reason, text, component=COMPONENT, namespace=meta.namespace, warning=warning)
-        try:
-            await self.port.post_event(told, meta.namespace)
-        except ClusterError as exc:
-            log.warning("an event could not be written", pod=pod.name, why=str(exc))
 
 
 def words(move: Move) -> str:
@@ -182,7 +174,3 @@ def _condition(stays: list[Stay], *, is_bad: bool) -> tuple[str, str]:
     named = "; ".join(f"{stay.replica.name}: {stay.because.value}" for stay in shown[:NAMED])
     more = f"; and {len(shown) - NAMED} more" if len(shown) > NAMED else ""
     return f"{len(stays)} pods are left on bad ground: {named}{more}", "Stuck" if stuck else "Leaving"
-
-
-def _is_false(conditions: Iterable[Condition]) -> bool:
-    return any(each.type == wire.CONDITION_RESCUED and each.status == "False" for each in conditions)

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from cardwise.core.capacity.shape import Attention, Kind, Layer, ModelShape
+from cardwise.core.capacity.shape import Attention, Kind, Layer, ModelShape, Part
 
 MIB = 2**20
 LOGIT_BYTES = 4
@@ -215,9 +215,12 @@ def weight_bytes(shape: ModelShape, form: Format, tp: int = 1) -> int:
     """Bytes of the weights on one of ``tp`` cards."""
     bits = 0.0
     for part in shape.all_parts:
-        touched = part.quantized and form.only in {"", part.name}
-        bits += part.per_card(tp) * (form.bits if touched else form.kept_bits)
+        bits += part.per_card(tp) * (form.bits if _touches(form, part) else form.kept_bits)
     return math.ceil(bits / 8)
+
+
+def _touches(form: Format, part: Part) -> bool:
+    return part.quantized and form.only in {"", part.name}
 
 
 def _weights(shape: ModelShape, form: Format, tp: int, stated: int | None) -> Component:
@@ -227,7 +230,7 @@ def _weights(shape: ModelShape, form: Format, tp: int, stated: int | None) -> Co
         amount = math.ceil(stated * share)
         formula = f"{stated:,} bytes in the model's files" + (f" × {share:.4f} of it on a card" if tp > 1 else "")
         return Component(WEIGHTS, amount, amount, amount, formula, "safetensors headers", exact=True)
-    few = sum(part.per_card(tp) for part in shape.all_parts if part.quantized and form.only in {"", part.name})
+    few = sum(part.per_card(tp) for part in shape.all_parts if _touches(form, part))
     rest = shape.parameters_per_card(tp) - few
     formula = f"{few:,} × {form.bits:g} bits + {rest:,} × {form.kept_bits:g} bits"
     return Component(WEIGHTS, counted, counted, counted, formula, f"configuration; {form.source}", exact=True)
@@ -326,27 +329,19 @@ def _activations(shape: ModelShape, engine: Engine, load: Load, table: Overheads
     if shape.kind is Kind.ENCODER and shape.vocab:
         step += tokens * shape.vocab * LOGIT_BYTES
         formula += f"; {tokens:,} × {shape.vocab:,} logits"
-    low, likely, high = (
-        step * each for each in (table.activations.low, table.activations.likely, table.activations.high)
-    )
+    of_step = table.activations.times(step)
+    likely, low, high = of_step.likely, of_step.low, of_step.high
     if engine.samples and shape.kind is not Kind.ENCODER:
-        one = load.sequences * shape.vocab * LOGIT_BYTES
         kept = tokens * 2 * shape.hidden
-        low, likely, high = (
-            max(each, kept + one * copies)
-            for each, copies in zip(
-                (low, likely, high), (table.logits.low, table.logits.likely, table.logits.high), strict=True
-            )
+        logits = table.logits.times(load.sequences * shape.vocab * LOGIT_BYTES)
+        likely, low, high = (
+            max(likely, kept + logits.likely),
+            max(low, kept + logits.low),
+            max(high, kept + logits.high),
         )
         formula += f"; or {load.sequences} × {shape.vocab:,} logits × {table.logits.likely:g} copies of 4 bytes"
-    return Component(
-        ACTIVATIONS,
-        math.ceil(likely),
-        math.floor(low),
-        math.ceil(high),
-        formula,
-        f"{table.activations.source}; {table.logits.source}",
-    )
+    source = f"{table.activations.source}; {table.logits.source}"
+    return _ranged(ACTIVATIONS, Range(likely, low, high, source), formula)
 
 
 def step_tokens(shape: ModelShape, engine: Engine, load: Load) -> int:

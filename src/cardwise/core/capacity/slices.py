@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from cardwise.core.capacity.engines import margin_mib
 from cardwise.core.capacity.engines.budget import (
     MARGIN_LEAST_MIB,
     MARGIN_SHARE,
@@ -20,6 +19,7 @@ from cardwise.core.capacity.engines.budget import (
     Shortage,
     SliceShape,
     budget,
+    mib_up,
 )
 from cardwise.core.capacity.memory import (
     ACTIVATIONS,
@@ -56,14 +56,13 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """The slice of *each* card. margin: all components times it. engine_margin_mib: what the engine's flags keep free.
+    """The slice of *each* card. margin: all components times it.
 
     least_mib: the components at their least, without a margin; most_mib: at their most.
     """
 
     memory_mib: int
     margin: float
-    engine_margin_mib: int
     least_mib: int
     most_mib: int
 
@@ -106,7 +105,7 @@ def ask_for(memory: Memory, margin: float) -> Ask:
     if not 1 <= margin < math.inf:
         raise ValueError(f"margin is {margin:g}, must be 1 or more")
     wanted = max(math.ceil(memory.likely * margin / MIB), _with_engine_margin(memory.likely))
-    return Ask(wanted, margin, margin_mib(wanted), _mib_up(memory.low), _mib_up(memory.high))
+    return Ask(wanted, margin, mib_up(memory.low), mib_up(memory.high))
 
 
 def _with_engine_margin(used_bytes: int) -> int:
@@ -114,7 +113,7 @@ def _with_engine_margin(used_bytes: int) -> int:
 
     Solved, not searched: w - ⌈w · share⌉ = ⌊w · (1 - share)⌋ is at least ``used`` from w = ⌈used / (1 - share)⌉ on.
     """
-    used = _mib_up(used_bytes)
+    used = mib_up(used_bytes)
     return max(used + MARGIN_LEAST_MIB, math.ceil(used / (1 - MARGIN_SHARE)))
 
 
@@ -148,8 +147,8 @@ def check(
         return divided
     if needs.kv_bytes and divided.kv_bytes < least:
         room = divided.kv_bytes // MIB
-        fixed = _mib_up(needs.fixed_bytes)
-        return Shortage(slice_.memory_mib, divided.margin_mib, fixed, room, _mib_up(least), divided.over_mib)
+        fixed = mib_up(needs.fixed_bytes)
+        return Shortage(slice_.memory_mib, divided.margin_mib, fixed, room, mib_up(least), divided.over_mib)
     return _held(shape, engine, load, slice_, divided)
 
 
@@ -208,7 +207,3 @@ def choose_card(cards: Iterable[Card], slice_mib_of: Callable[[Card], int]) -> C
     """The smallest card that holds the slice: as large as it must be on that card, for overheads differ."""
     holding = (card for card in cards if slice_mib_of(card) <= card.usable_mib)
     return min(holding, key=lambda card: card.usable_mib, default=None)
-
-
-def _mib_up(amount_bytes: int) -> int:
-    return -(-amount_bytes // MIB)

@@ -16,10 +16,15 @@ from cardwise.core.comparison.bootstrap import RESAMPLES, Interval, Scale
 CONFIDENCE = 0.95
 MATERIAL = 0.05
 """A change of the P99, the cost or the resources below this is none, however sure."""
-TELLING = 0.5
-"""An interval that reaches to half as much again excludes nothing that matters."""
-TELLING_SHARE = 0.1
-"""The same of a difference of shares."""
+MATERIAL_SHARE = 0.001
+"""The same of a share of requests that got no good answer: what a promise of 99.9 % leaves, and a tenth of what lies
+beyond a P99, which is the better for every slow request that is not answered."""
+TELLING = 0.25
+"""An interval that reaches to a quarter more excludes nothing that matters."""
+TELLING_SHARE = 0.01
+"""The same of such a share."""
+LARGEST_LOGARITHM = 700.0
+"""Beyond it a ratio is no number that a computer has."""
 
 
 class Part(StrEnum):
@@ -117,28 +122,49 @@ def joint_level(changes: int) -> float:
 
 
 def judged(
-    change: float, found: Interval, scale: Scale, *, less_is_better: bool = True, material: float = MATERIAL
+    change: float,
+    found: Interval,
+    scale: Scale,
+    *,
+    less_is_better: bool = True,
+    material: float = MATERIAL,
+    telling: float = TELLING,
+    alone: Interval | None = None,
 ) -> Verdict:
     """A figure's verdict. change and interval: on the scale, so the logarithm of a ratio.
 
-    Different if the interval excludes zero and the change is material. Exchanging before and after exchanges better and
-    worse, so material is what makes the larger 5 % more than the smaller.
+    Different if the interval excludes zero and the change is material; the same if it excludes a change of ``telling``,
+    or if ``alone`` does, the interval that is not widened for the other figures: all are the same only if each is, so
+    that needs no allowance for their number (Berger 1982, "Multiparameter hypothesis testing", intersection-union).
+    Exchanging before and after exchanges better and worse, so material is what makes the larger 5 % more than the
+    smaller.
     """
-    least, telling = material, TELLING_SHARE
+    least = material
     if scale is Scale.RATIO:
-        least, telling = math.log1p(material), math.log1p(TELLING)
+        least, telling = math.log1p(material), math.log1p(telling)
     if found.low > 0 or found.high < 0:
         if abs(change) < least:
             return Verdict.SAME
         return Verdict.WORSE if (change > 0) == less_is_better else Verdict.BETTER
-    if max(-found.low, found.high) > telling:
-        return Verdict.UNKNOWN
-    return Verdict.SAME
+    reach = min(max(-each.low, each.high) for each in (found, alone or found))
+    return Verdict.UNKNOWN if reach > telling else Verdict.SAME
 
 
 def as_share(change: float, scale: Scale) -> float:
-    """A change on its scale as people say it: 0.2 for a fifth more."""
-    return math.expm1(change) if scale is Scale.RATIO else change
+    """A change on its scale as people say it: 0.2 for a fifth more. Infinite where no number is so large."""
+    if scale is Scale.DIFFERENCE:
+        return change
+    return math.expm1(change) if change < LARGEST_LOGARITHM else math.inf
+
+
+def material_share(before: float, after: float, least: float = MATERIAL_SHARE) -> float:
+    """From which difference on two shares differ: ``least``, and more where they are large by themselves."""
+    return max(least, MATERIAL * max(before, after))
+
+
+def telling_share(before: float, after: float, least: float = TELLING_SHARE) -> float:
+    """Which difference an interval has to exclude: ``least``, and more where they are large by themselves."""
+    return max(least, 2 * MATERIAL * max(before, after))
 
 
 def compared_counts(before: float, after: float, *, less_is_better: bool = True, material: float = MATERIAL) -> Verdict:
@@ -166,10 +192,10 @@ def together(verdicts: Iterable[Verdict]) -> Verdict:
 
 
 def overall_of(resources: Verdict, quality: Verdict, cost: Verdict, stability: Verdict) -> Overall:
-    """Worse for users is a regression, whatever it saves (SPEC H3)."""
+    """Worse for users is a regression, whatever it saves (SPEC H3); what they got must be known to call it good."""
     if Verdict.WORSE in {quality, stability}:
         return Overall.REGRESSION
-    if quality is Verdict.UNKNOWN:
+    if Verdict.UNKNOWN in {quality, stability}:
         return Overall.UNKNOWN
     every = {resources, quality, cost, stability}
     if {Verdict.WORSE, Verdict.MIXED} & every:

@@ -22,6 +22,12 @@ class Why(enum.Enum):
     FENCED = "its card is fenced"
     LOST = "its node is not ready"
     MPS = "the MPS daemon of its card is down"
+    WAY = "it stands in the way of a pod that waits"
+    """Nothing is wrong with its card (``consolidate.py``)."""
+
+
+BAD = (Why.LOST, Why.FENCED, Why.MPS)
+"""What is wrong with a ground itself, the worst first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,14 +16,16 @@ from __future__ import annotations
 import enum
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import TypeVar
 
 from cardwise.core.fleet.guard import DEFAULT, Brake, BrakePolicy, Eviction, age_s, brake, rests_until_s
 from cardwise.core.reasons import Code, Reason
+
+_WhyT = TypeVar("_WhyT", bound=enum.Enum)
 
 
 class Exempt(enum.Enum):
@@ -117,14 +119,14 @@ class Nobody:
         if self.room is not None:
             return Reason(Code.PREEMPT_ROOM, {"node": self.room})
         if self.braked:
-            return Reason(Code.PREEMPT_BRAKED, {"told": _listed(self.braked)})
+            return Reason(Code.PREEMPT_BRAKED, {"told": listed(self.braked)})
         if self.tried:
-            return Reason(Code.PREEMPT_NO_HELP, {"tried": self.tried, "told": _listed(self.exempt)})
-        return Reason(Code.PREEMPT_NOBODY, {"told": _listed(self.exempt)})
+            return Reason(Code.PREEMPT_NO_HELP, {"tried": self.tried, "told": listed(self.exempt)})
+        return Reason(Code.PREEMPT_NOBODY, {"told": listed(self.exempt)})
 
 
-def _listed(counts: Mapping[Exempt, int] | Mapping[Brake, int]) -> str:
-    """Most first."""
+def listed(counts: Mapping[_WhyT, int]) -> str:
+    """How many pods were left alone, by why; most first."""
     told = sorted(((number, why.value) for why, number in counts.items()), key=lambda each: (-each[0], each[1]))
     return ", ".join(f"{number} {why}" for number, why in told) or "no pod with cards"
 
@@ -150,7 +152,8 @@ def preempt(waiting: Waiting, nodes: Mapping[str, Sequence[Running]], fits: Fits
     def room() -> str | None:
         return next((node for node in sorted(nodes) if fits(node, ())), None)
 
-    return decided(search(waiting, nodes, lambda node: nullcontext(partial(fits, node)), world, room))
+    running = workloads(pod for pods in nodes.values() for pod in pods)
+    return decided(search(waiting, nodes, lambda node: nullcontext(partial(fits, node)), world, room, running))
 
 
 def decided(steps: Generator[None, None, Plan | Nobody]) -> Plan | Nobody:
@@ -163,12 +166,17 @@ def decided(steps: Generator[None, None, Plan | Nobody]) -> Plan | Nobody:
 
 
 def search(
-    waiting: Waiting, nodes: Mapping[str, Sequence[Running]], opened: Opened, world: World, room: Room
+    waiting: Waiting,
+    nodes: Mapping[str, Sequence[Running]],
+    opened: Opened,
+    world: World,
+    room: Room,
+    running: Mapping[str, int],
 ) -> Generator[None, None, Plan | Nobody]:
     """As :func:`preempt`, pausing after each node: in a large cluster the caller has other things to do meanwhile.
 
     Nodes that might hurt least come first, so the search ends where no other can hurt less, or with enough to choose
-    from.
+    from. running: pods of each workload in the whole cluster (:func:`workloads`), of which ``nodes`` may be a part.
     """
     until_s = rests_until_s(world.past, world.now_s, waiting.owner, world.policy)
     if world.now_s < until_s:
@@ -176,9 +184,8 @@ def search(
     free = room()
     if free is not None:
         return Nobody(room=free)
-    running = Counter(pod.owner for pods in nodes.values() for pod in pods if not pod.going)
-    why_not = _WhyNot(Counter(), Counter(), running)
-    open_to = {node: [pod for pod in nodes[node] if _may_go(pod, node, waiting, world, why_not)] for node in nodes}
+    sieve = _Sieve(waiting, world, running)
+    open_to = {node: sieve.left(node, pods) for node, pods in nodes.items()}
     plans, tried = list[Plan](), 0
     for node in sorted((node for node, pods in open_to.items() if pods), key=lambda node: _least(node, open_to[node])):
         if len(plans) == ENOUGH or (plans and _least(node, open_to[node]) >= _hurt(min(plans, key=_hurt))):
@@ -190,32 +197,52 @@ def search(
         elif _within_budgets(node, victims, world):
             plans.append(Plan(node, victims))
         else:
-            why_not.braked[Brake.NODE] += 1
+            sieve.braked[Brake.NODE] += 1
         yield
-    return min(plans, key=_hurt) if plans else Nobody(exempt=why_not.exempt, braked=why_not.braked, tried=tried)
+    return min(plans, key=_hurt) if plans else Nobody(exempt=sieve.exempt, braked=sieve.braked, tried=tried)
 
 
-class _WhyNot(NamedTuple):
-    exempt: Counter[Exempt]
-    braked: Counter[Brake]
-    running: Counter[str]
-    """Pods of each workload."""
+def may_go(
+    waiting: Waiting, nodes: Mapping[str, Sequence[Running]], world: World, running: Mapping[str, int]
+) -> dict[str, list[Running]]:
+    """Who of each node's pods may be evicted for a pod that waits, now; nodes of which nobody may are left out.
+
+    running: as :func:`search` has it.
+    """
+    sieve = _Sieve(waiting, world, running)
+    return {node: left for node, pods in nodes.items() if (left := sieve.left(node, pods))}
 
 
-def _may_go(pod: Running, node: str, waiting: Waiting, world: World, why_not: _WhyNot) -> bool:
-    if (why := exemption(pod, waiting, world)) is not None:
-        why_not.exempt[why] += 1
-    elif node in world.closed:
-        why_not.braked[Brake.NODE] += 1
-    elif (stop := _brake(pod, node, waiting, world, why_not.running[pod.owner])) is not None:
-        why_not.braked[stop] += 1
-    else:
-        return True
-    return False
+def workloads(pods: Iterable[Running]) -> Counter[str]:
+    """How many pods of each workload run."""
+    return Counter(pod.owner for pod in pods if not pod.going)
 
 
-def _brake(pod: Running, node: str, waiting: Waiting, world: World, running: int) -> Brake | None:
-    return brake(world.past, world.now_s, node, pod.owner, waiting.owner, world.policy, running)
+@dataclass(frozen=True, slots=True)
+class _Sieve:
+    """Who may go for a pod that waits; of the others it is counted why not. running: pods of each workload."""
+
+    waiting: Waiting
+    world: World
+    running: Mapping[str, int]
+    exempt: Counter[Exempt] = field(default_factory=Counter)
+    braked: Counter[Brake] = field(default_factory=Counter)
+
+    def left(self, node: str, pods: Iterable[Running]) -> list[Running]:
+        """Those of a node's pods who may go."""
+        found, world, by = list[Running](), self.world, self.waiting.owner
+        for pod in pods:
+            if (why := exemption(pod, self.waiting, world)) is not None:
+                self.exempt[why] += 1
+            elif node in world.closed:
+                self.braked[Brake.NODE] += 1
+            elif stop := brake(
+                world.past, world.now_s, node, pod.owner, by, world.policy, self.running.get(pod.owner, 0)
+            ):
+                self.braked[stop] += 1
+            else:
+                found.append(pod)
+        return found
 
 
 def exemption(pod: Running, waiting: Waiting, world: World) -> Exempt | None:

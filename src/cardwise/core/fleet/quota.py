@@ -24,10 +24,9 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from cardwise.core.arrays import FloatArray, IntArray
 from cardwise.core.claim import LatencyClass
 
-IntArray: TypeAlias = NDArray[np.int64]
-FloatArray: TypeAlias = NDArray[np.float64]
 _ROUNDING = 1e-9
 """Of a float product that is meant to be whole: 1.2 × 10 is 12, not 13."""
 

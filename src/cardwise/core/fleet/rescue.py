@@ -1,5 +1,7 @@
 """A card is fenced or a node lost: which pods leave, in which order, and which cannot, keeping two replicas ready.
 
+So do healthy ones that were chosen to make room (``consolidate.py``), by the first way alone.
+
 A replica that still serves leaves by one of two ways. *Beside*: it is let go by its controller, which makes another
 one at once; it serves until that one is ready, and only then is evicted. Nobody is missed. *Instead*: it is evicted,
 one of a service at a time, and its service is one short until the next is ready; for controllers that cannot the first
@@ -171,7 +173,7 @@ class Stay:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everyone on bad ground or released is in one of the two."""
+    """Everyone on bad ground, in the way, or released is in one of the two."""
 
     moves: tuple[Move, ...]
     stays: tuple[Stay, ...]
@@ -215,10 +217,11 @@ class _Planning:
                 self._starting[moved.service] += 1
         self._gone = set[str]()
 
-    def rank(self, replica: Replica) -> tuple[bool, int, bool, int, str, str]:
-        """The order in which pods leave: best-effort last."""
+    def rank(self, replica: Replica) -> tuple[bool, bool, int, bool, int, str, str]:
+        """The order in which pods leave: best-effort last, and after all on bad ground those who only make room."""
         good = sum(each.serves and not each.ground for each in self._of[replica.service])
-        return (not replica.sensitive, -replica.priority, replica.serves, good, replica.name, replica.uid)
+        aside = replica.ground is Why.WAY
+        return (aside, not replica.sensitive, -replica.priority, replica.serves, good, replica.name, replica.uid)
 
     # ---------------------------------------------------------------- those who were released
 
@@ -232,6 +235,8 @@ class _Planning:
         complete = since_s is not None and for_s >= policy.settle_s and all(each.serves for each in owned)
         if not replica.serves:
             self._evict(replica, "it serves nothing any more")
+        elif (ready >= freed.ready or complete) and self._would_gather(replica, owned):
+            self.moves.append(Move(replica, Step.RETURN, "its successor came to the one node of all others"))
         elif ready >= freed.ready:
             self._evict(replica, f"{ready} others are ready")
         elif complete:
@@ -243,6 +248,15 @@ class _Planning:
                 self.stays.append(Stay(replica, Because.SUCCESSOR))
         else:
             self.stays.append(Stay(replica, Because.SUCCESSOR))
+
+    def _would_gather(self, replica: Replica, owned: Sequence[Replica]) -> bool:
+        """Whether the successor of one that makes room came to the one node of all others, where nobody foresaw it.
+
+        One that was refused a moment ago goes all the same.
+        """
+        nodes = [each.node for each in owned if each.serves]
+        gathered = len(nodes) > 1 and len(set(nodes)) == 1 and replica.node not in nodes
+        return gathered and replica.ground is Why.WAY and replica.uid not in self._world.refused
 
     def _evict(self, replica: Replica, why: str) -> None:
         if replica.uid in self._world.refused:
@@ -276,9 +290,25 @@ class _Planning:
         stop = next((because for holds, because in rules if holds), None)
         if stop is not None:
             return stop
+        if replica.ground is Why.WAY:
+            return self._aside(replica)
         if not replica.serves:
             return self._instead(replica)
         return self._beside(replica) or self._in_turn(replica)
+
+    def _aside(self, replica: Replica) -> Move | Because:
+        """Nothing is wrong where it is: it goes only if nobody misses it, and never onto the one node of the others.
+
+        And not while another of its service goes or starts: what starts anyway would be taken for its successor, and be
+        missed. Half of a window's moves are left to those on bad ground.
+        """
+        if self._left <= self._world.policy.most // 2:
+            return Because.WINDOW
+        service = replica.service
+        if not replica.serves or self._under_way[service] or self._starting[service]:
+            return Because.TURN
+        move = self._beside(replica)
+        return Because.NO_ROOM if move is None or (move.alone and move.to != replica.node) else move
 
     def _beside(self, replica: Replica) -> Move | None:
         if replica.way is not Way.BESIDE or self._under_way[replica.service] >= self._world.policy.at_once:

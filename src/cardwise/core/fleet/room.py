@@ -28,22 +28,22 @@ class Room:
     is_open: Callable[[str, str], bool]
     _guesses: list[BoundPod] = field(default_factory=list)
 
-    def take(self, uid: str, *, beside: bool) -> str | None:
+    def take(self, uid: str, *, beside: bool, gone: Collection[str] = ()) -> str | None:
         """The node on which a pod's successor would go, None if there is none. What it takes counts from then on.
 
-        beside: while the pod itself still holds what it has.
+        beside: while the pod itself still holds what it has. gone: as if these (UIDs) were.
         """
         pod = self.ledger.pods.get(uid)
         if pod is None:
             return None
-        return self.place(replace(pod.claim, uid=f"{uid}+"), uid, () if beside else (uid,))
+        return self.place(replace(pod.claim, uid=f"{uid}+"), uid, gone if beside else (*gone, uid))
 
     def place(self, claim: Claim, like: str, gone: Collection[str] = ()) -> str | None:
         """The node on which a pod would go that is not there yet; nodes are open to it as they are to ``like`` (UID).
 
         gone: as if these (UIDs) were. The claim's UID is one that no pod has.
         """
-        with self.ledger.supposing(self._guesses), self.ledger.asking(*gone):
+        with self.ledger.asking(*gone), self.ledger.supposing(self._guesses):
             for node in self._ranked(like, claim):
                 guess = self.ledger.suppose(claim, node)
                 if guess is not None:

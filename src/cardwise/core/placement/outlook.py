@@ -210,6 +210,7 @@ def _restricted(cluster: Cluster, mix: Mix, memory_mib: int) -> Restricted:
         if shape.models:
             by_models[shape.models] = by_models.get(shape.models, 0.0) + asked
     sets = sorted(by_models, key=sorted)
-    allowed = np.array([[float(model in models) for model in cluster.models] for models in sets])
+    restricted = [Shape(0, models=models) for models in sets]
+    allowed = np.array([[float(shape.takes(model)) for model in cluster.models] for shape in restricted])
     share = np.array([by_models[models] / max(total, 1.0) for models in sets])
     return Restricted(allowed.reshape(len(sets), len(cluster.models)), share)

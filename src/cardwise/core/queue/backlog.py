@@ -397,6 +397,13 @@ class Backlog(Generic[ItemT]):
             return victim
         return Reason.SHARE if len(lane.held) > 1 and own + size > self._depth / len(lane.held) else Reason.FULL
 
+    def has_rivals(self, priority: int, tenant: str) -> bool:
+        """Whether anyone waits who might have less right to a place: less urgent, or as urgent and another tenant's."""
+        if any(lane.held for lane in self._lanes[priority + 1 :]):
+            return True
+        held = self._lanes[priority].held
+        return len(held) > (tenant in held)
+
     # ------------------------------------------------------------ out
 
     def head(self) -> Group | None:
@@ -502,10 +509,6 @@ class Backlog(Generic[ItemT]):
             del self._sizes[entry.key], self._arrived[entry.key]
 
     # ------------------------------------------------------------ how long
-
-    def drain_rate(self, now_s: float) -> float | None:
-        """Places freed per second while something waits; None before that is known."""
-        return self._drain.rate(now_s)
 
     def retry_after_s(self, now_s: float) -> float:
         """When all who wait now will have been taken, at the measured rate; within 50 ms to 60 s."""

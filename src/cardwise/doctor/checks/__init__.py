@@ -42,6 +42,7 @@ from cardwise.doctor.checks import (
     cw410_cold_load,
     cw411_probes,
     cw412_no_warm_up,
+    cw413_overload,
 )
 from cardwise.doctor.findings import Check
 
@@ -82,4 +83,5 @@ CHECKS: tuple[Check, ...] = (
     cw410_cold_load.CHECK,
     cw411_probes.CHECK,
     cw412_no_warm_up.CHECK,
+    cw413_overload.CHECK,
 )

@@ -31,15 +31,16 @@ def find(facts: Facts) -> Iterable[Finding]:
         left_days = (end - facts.taken).total_seconds() / DAY_S
         if left_days < SOON_DAYS:
             said = f"expired {-left_days:.0f} days ago" if left_days < 0 else f"expires in {left_days:.0f} days"
-            yield _finding(where, f"{where} {said}", f"{where}: valid until {end:%Y-%m-%d %H:%M} UTC", CERTAIN)
+            seen = f"{where}: valid until {end:%Y-%m-%d %H:%M} UTC"
+            yield _finding(where, f"{where} {said}", seen, CERTAIN, later=left_days >= 0)
 
 
-def _finding(where: str, cause: str, evidence: str, likelihood: float) -> Finding:
+def _finding(where: str, cause: str, evidence: str, likelihood: float, *, later: bool = False) -> Finding:
     action = (
         "renew it: helm upgrade makes new ones (tls.mode self-signed); with cert-manager, "
         "kubectl describe certificate -A says why it did not"
     )
-    return Finding("CW102", where, frozenset({EVERYWHERE}), cause, (evidence,), action, likelihood)
+    return Finding("CW102", where, frozenset({EVERYWHERE}), cause, (evidence,), action, likelihood, later)
 
 
 def _certificates(facts: Facts) -> Iterator[tuple[str, str]]:

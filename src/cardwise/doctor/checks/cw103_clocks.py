@@ -15,6 +15,8 @@ MOST_AHEAD_S, MOST_BEHIND_S = 5.0, 60.0
 its node is Ready, for the node controller goes by when it *saw* a renewal, not by the time in it."""
 MOST_OFF_S = 1.0
 """By which a clock may differ where it is measured: NTP keeps milliseconds."""
+SEVERAL = 3
+"""Nodes whose clocks are not all wrong by chance."""
 ACTION = "run a time service on the node (chrony or systemd-timesyncd), see that it is synchronized: timedatectl"
 
 
@@ -25,7 +27,11 @@ def find(facts: Facts) -> Iterable[Finding]:
         for node in facts.capture.nodes
         if any(each.type == "Ready" and each.status == "True" for each in node.status.conditions)
     }
-    for node, seconds in sorted(_ages(facts, ready).items()):
+    ages = _ages(facts, ready)
+    if (off_s := _all_off_s(ages, ready)) is not None:
+        yield _of_api_server(ages, off_s)
+        ages = {}
+    for node, seconds in sorted(ages.items()):
         how = f"{-seconds:.0f} s ahead" if seconds < 0 else f"{seconds:.0f} s behind"
         yield Finding(
             "CW103",
@@ -38,6 +44,26 @@ def find(facts: Facts) -> Iterable[Finding]:
         )
     yield from _measured(facts)
     yield from _here(facts)
+
+
+def _all_off_s(ages: dict[str, float], ready: set[str]) -> float | None:
+    """By how much all nodes are off to the same side, if there are several: it is the one clock then, not the many."""
+    if len(ages) < SEVERAL or len(ages) < len(ready) or min(ages.values()) < 0 < max(ages.values()):
+        return None
+    return sorted(ages.values())[len(ages) // 2]
+
+
+def _of_api_server(ages: dict[str, float], off_s: float) -> Finding:
+    how = f"{-off_s:.0f} s behind" if off_s < 0 else f"{off_s:.0f} s ahead of"
+    return Finding(
+        "CW103",
+        "the API server",
+        frozenset({EVERYWHERE}),
+        f"the API server's clock is {how} those of all {len(ages)} nodes",
+        (f"each node's Lease was renewed {min(ages.values()):.0f} to {max(ages.values()):.0f} s before its time",),
+        ACTION.replace("on the node", "on the control plane's machines"),
+        LIKELY,
+    )
 
 
 def _ages(facts: Facts, ready: set[str]) -> dict[str, float]:

@@ -6,13 +6,15 @@ from collections.abc import Iterable
 
 from cardwise.adapters import wire
 from cardwise.adapters.symptoms import ToldNode
-from cardwise.agent.registering import ENDPOINT
+from cardwise.agent.registering import ENDPOINT, KUBELET_SOCKET
 from cardwise.agent.rivals import rivals
 from cardwise.doctor.facts import Facts
 from cardwise.doctor.findings import CERTAIN, LIKELY, Check, Finding
 
 LABEL_AGENT = "cardwise.dev/agent"
 NVIDIAS = ("nvidia-", "nvidiaGPU")
+REGISTRATIONS = 5
+"""In 10 minutes: a kubelet that is restarted takes one."""
 
 
 def find(facts: Facts) -> Iterable[Finding]:
@@ -22,6 +24,7 @@ def find(facts: Facts) -> Iterable[Finding]:
         if _is_ours(node):
             for text in rivals(node, (), wire.OWN_COUNT):
                 yield _finding(name, text, _evidence(facts, node), CERTAIN)
+    yield from _ousted(facts)
     nearby = facts.nearby
     if nearby is None:
         return
@@ -30,6 +33,21 @@ def find(facts: Facts) -> Iterable[Finding]:
         text = f"two device plugins are registered: cardwise's and the one of {', '.join(others)}"
         seen = (f"in the kubelet's folder: {', '.join((ENDPOINT, *others))}",)
         yield _finding(nearby.node, f"{text}. Take the other's DaemonSet off the node", seen, LIKELY)
+
+
+def _ousted(facts: Facts) -> Iterable[Finding]:
+    """Who registers a resource last has it: two that serve the same one oust each other again and again."""
+    for line in facts.metrics.of("registrations"):
+        if not line.last >= REGISTRATIONS:
+            continue
+        node = line.labels.get("node", line.labels.get("instance", ""))
+        seen = [f"{line.last:.0f} registrations of cardwise's agent with its kubelet in 10 minutes"]
+        if facts.nearby is not None and facts.nearby.node == node:
+            sockets = [each for each in facts.nearby.sockets if each.endswith(".sock") and each != KUBELET_SOCKET]
+            seen.append(f"in the kubelet's folder: {', '.join(sockets)}")
+        cause = f"cardwise's plugin and another one register the same resource, {wire.OWN_COUNT}"
+        action = f"take the other plugin off node {node}: its socket is beside {ENDPOINT} in the kubelet's folder"
+        yield _finding(node, f"{cause}. {action}", seen, LIKELY)
 
 
 def _is_ours(node: ToldNode) -> bool:
@@ -52,8 +70,8 @@ def _evidence(facts: Facts, node: ToldNode) -> list[str]:
     ]
     plugins = sorted(
         pod.name
-        for pod in facts.capture.pods
-        if pod.spec.node_name == node.metadata.name
+        for pod in facts.pods_on(node.metadata.name)
+        if not pod.ended
         and any("device-plugin" in each.image or "device-plugin" in each.name for each in pod.spec.containers)
     )
     return [*told, *([f"pods of other plugins on it: {', '.join(plugins)}"] if plugins else [])] or [
@@ -66,5 +84,5 @@ CHECK = Check(
     "Two device plugins hand out the same cards",
     find,
     frozenset({"CW108", "CW206", "CW303", "CW406", "CW409"}),
-    frozenset({"objects", "node"}),
+    frozenset({"objects", "node", "metrics"}),
 )

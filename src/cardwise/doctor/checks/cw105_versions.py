@@ -6,15 +6,13 @@ import re
 from collections.abc import Iterable
 
 from cardwise.adapters.symptoms import ToldNode
-from cardwise.agent.checks import node_findings
+from cardwise.agent.checks import driver_findings, node_findings
 from cardwise.doctor.facts import Facts
 from cardwise.doctor.findings import CERTAIN, LIKELY, Check, Finding
-from cardwise.doctor.words import last_words
+from cardwise.doctor.words import around, last_words
 
 LEAST_CONTAINERD, LEAST_CRIO = (1, 7), (1, 23)
 """The first with CDI. Source: the container-device-interface project's README, "How to configure CDI"."""
-LEAST_BRANCH = 450
-"""Older drivers lack what is asked of them at each look, and MPS limits per client came later still."""
 TOO_OLD = re.compile(
     r"driver version is insufficient|forward compatibility was attempted|requires? (?:a )?newer .*driver"
 )
@@ -30,19 +28,19 @@ def find(facts: Facts) -> Iterable[Finding]:
         if why := _runtime(node):
             yield _finding(node.metadata.name, why, (f"containerRuntimeVersion {info.container_runtime_version}",))
     for pod in facts.gpu_pods:
-        for container, words in last_words(pod):
+        for container, words in last_words(pod, facts.taken):
             if found := TOO_OLD.search(words):
                 places = frozenset({f"pod:{pod.name}", f"node:{pod.spec.node_name}"})
                 cause = f"the CUDA of {pod.name}'s image needs a newer driver than its node has"
                 action = (
                     "upgrade the node's driver, or take an image of an older CUDA (see NVIDIA's CUDA compatibility)"
                 )
-                seen = f"container {container} ended with: …{words[max(0, found.start() - 60) : found.end() + 60]}…"
+                seen = f"container {container} ended with: …{around(found)}…"
                 yield Finding("CW105", f"pod {pod.name}", places, cause, (seen,), action, CERTAIN)
     nearby = facts.nearby
-    if nearby is not None and nearby.driver is not None and 0 < nearby.driver.driver_branch < LEAST_BRANCH:
-        told = f"the driver is {nearby.driver.driver_version}, older than R{LEAST_BRANCH}: upgrade it"
-        yield _finding(nearby.node, told, (f"driver {nearby.driver.driver_version}",))
+    if nearby is not None and nearby.driver is not None:
+        for told in driver_findings(nearby.driver):
+            yield _finding(nearby.node, told, (f"driver {nearby.driver.driver_version}",))
 
 
 def _finding(node: str, text: str, evidence: tuple[str, ...]) -> Finding:

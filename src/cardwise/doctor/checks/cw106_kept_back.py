@@ -27,6 +27,7 @@ def find(facts: Facts) -> Iterable[Finding]:
                 (seen,),
                 action,
                 POSSIBLE,
+                later=True,
             )
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import numpy as np
-
 from cardwise.adapters import wire
 from cardwise.doctor.facts import Facts
 from cardwise.doctor.findings import CERTAIN, LIKELY, Check, Finding
+from cardwise.doctor.words import denied
 
 SHARED = 2
 """Slices of a card from which on a limit matters."""
@@ -17,21 +16,22 @@ SHARED = 2
 def find(facts: Facts) -> Iterable[Finding]:
     """By node: its condition, and its agent's alarms; by card: what it holds slices to; here: the daemon itself."""
     for node in facts.gpu_nodes:
-        for each in node.status.conditions:
-            if (each.type, each.status) == (wire.CONDITION_MPS, "False"):
-                seen = f"condition {each.type} is False: {each.message or each.reason or 'no reason is told'}"
-                yield _finding(node.metadata.name, _on(facts, node.metadata.name), (seen,), CERTAIN)
+        if (seen := denied(node, wire.CONDITION_MPS)) and not facts.settling(node):
+            yield _finding(node.metadata.name, _on(facts, node.metadata.name), (seen,), CERTAIN)
     yield from _unheld(facts)
     yield from _bypasses(facts)
-    for daemon in facts.nearby.mps if facts.nearby else ():
-        if daemon.why and facts.nearby:
-            yield _finding(facts.nearby.node, (), (f"{daemon.folder}: {daemon.why}",), CERTAIN)
+    nearby = facts.nearby
+    if nearby is None:
+        return
+    for daemon in nearby.mps:
+        if daemon.why:
+            yield _finding(nearby.node, (), (f"{daemon.folder}: {daemon.why}",), CERTAIN)
 
 
 def _unheld(facts: Facts) -> Iterable[Finding]:
     """Cards that several slices share, and that hold none of them to its compute or memory."""
     for card in facts.cards:
-        if card.slices < SHARED:
+        if card.slices < SHARED or card.time_sliced:
             continue
         loose = [
             what for what in ("compute", "memory") if facts.metrics.last(f"card_holds_{what}", uuid=card.uuid) == 0
@@ -45,12 +45,11 @@ def _bypasses(facts: Facts) -> Iterable[Finding]:
     """Processes beside MPS, and alarms of late, by the agent that counts them."""
     for query, what in (("bypasses", "processes run beside MPS"), ("mps_alarms", "alarms of MPS in 10 minutes")):
         for line in facts.metrics.of(query):
-            known = line.values[np.isfinite(line.values)]
-            if len(known) and known[-1] >= 1:
+            if line.last >= 1:
                 who = line.labels.get("instance", "?")
                 kind = f" ({line.labels['kind']})" if "kind" in line.labels else ""
                 node = line.labels.get("node") or _node_of(facts, who)
-                yield _finding(node, _on(facts, node), (f"{who}: {known[-1]:.0f} {what}{kind}",), LIKELY)
+                yield _finding(node, _on(facts, node), (f"{who}: {line.last:.0f} {what}{kind}",), LIKELY)
 
 
 def _node_of(facts: Facts, instance: str) -> str:

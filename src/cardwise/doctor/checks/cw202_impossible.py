@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from cardwise.doctor.facts import Facts, Waiting
 from cardwise.doctor.findings import CERTAIN, LIKELY, Check, Finding
-from cardwise.doctor.room import RULES, Cause, cause_of, most_cards, need_of
+from cardwise.doctor.room import RULES, Cause, cause_of, is_too_large, need_of
 from cardwise.doctor.words import some
 
 
@@ -19,28 +19,24 @@ def find(facts: Facts) -> Iterable[Finding]:
 
 def _of_amount(facts: Facts, waiting: Waiting) -> Finding | None:
     need = need_of(waiting)
-    largest = max((card.memory_total_mib for card in facts.cards), default=0)
-    most = most_cards(facts)
-    if need.cards > most:
-        told = f"pod {waiting.name} asks for {need.cards} cards of one node, and no node has more than {most}"
+    largest = max(facts.card_sizes_mib, default=0)
+    if need.cards > facts.most_cards:
+        told = (
+            f"pod {waiting.name} asks for {need.cards} cards of one node, and no node has more than {facts.most_cards}"
+        )
         action = "ask for fewer cards, or add a node that has so many"
-    elif not need.whole and all(need.of(card) > card.memory_total_mib for card in facts.cards):
+    elif is_too_large(facts, need):
         told = f"pod {waiting.name} asks for {need.memory_mib} MiB of one card, and the largest has {largest}"
         action = "ask for less, or for several cards; cardwise plan says what the model needs"
     else:
         return None
-    models = some(sorted({f"{card.model} of {card.memory_total_mib} MiB" for card in facts.cards}))
-    seen = (f"{len(facts.cards)} cards in the cluster: {models}",)
+    seen = (f"{len(facts.cards)} cards in the cluster: {some(facts.card_kinds)}",)
     return Finding("CW202", f"pod {waiting.name}", frozenset({waiting.place}), told, seen, action, CERTAIN)
 
 
 def _of_rules(waiting: Waiting) -> Finding:
     codes = sorted((code for code in waiting.refused if code in RULES), key=lambda code: -len(waiting.refused[code]))
-    seen = tuple(
-        f"{len(waiting.refused[code])} nodes: {code.value}, such as {waiting.refused[code][0]}: "
-        f"{waiting.long[waiting.refused[code][0]]}"
-        for code in codes
-    )
+    seen = tuple(waiting.told(code) for code in codes)
     return Finding(
         "CW202",
         f"pod {waiting.name}",

@@ -29,8 +29,9 @@ def find(facts: Facts) -> Iterable[Finding]:
                     f"{best.node})"
                 ),
             ),
-            "place new pods by the policy dense, which leaves fewer pieces (cardwise replay shows how many); move a "
-            f"small pod off {best.node} (kubectl delete pod), or ask for less",
+            "let the controller join them (controller.enabled=true: replicas move, successor first; where it runs, the "
+            "pod's event CardwiseNotMoving says why none does); place new pods by the policy dense, which leaves fewer "
+            f"pieces (cardwise replay shows how many); or move a small pod off {best.node} (kubectl delete pod)",
             LIKELY,
         )
 

@@ -15,6 +15,7 @@ def find(facts: Facts) -> Iterable[Finding]:
     for each in facts.waiting:
         if cause_of(facts, each) is not Cause.WHOLE:
             continue
+        found = hogs(facts, each)
         if need_of(each).whole:
             cards = candidates(facts, each)
             free = sum(card.compute_free_pct for card in cards) / 100
@@ -28,11 +29,10 @@ def find(facts: Facts) -> Iterable[Finding]:
                 "or keep cards empty with the policy dense"
             )
         else:
-            found = hogs(facts, each)
             cause = f"pod {each.name}: cards are held whole by pods that use less than half of them"
             seen = [f"pod {name} holds a card alone and uses {share:.0%} of its memory" for name, share in found[:5]]
             action = f"give {some(sorted({name for name, _ in found}))} a slice of what they use"
-        places = frozenset({each.place, *(f"pod:{name}" for name, _ in hogs(facts, each))})
+        places = frozenset({each.place, *(f"pod:{name}" for name, _ in found)})
         yield Finding("CW204", f"pod {each.name}", places, cause, tuple(seen), action, LIKELY)
 
 

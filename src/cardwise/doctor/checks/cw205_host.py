@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from cardwise.adapters.symptoms import ToldPod
 from cardwise.doctor.facts import Facts
 from cardwise.doctor.findings import CERTAIN, Check, Finding
 from cardwise.doctor.room import Cause, cause_of, hosts_in_the_way
@@ -19,7 +20,7 @@ def find(facts: Facts) -> Iterable[Finding]:
         others = sorted(
             pod.name
             for pod in facts.capture.pods
-            if pod.spec.node_name in nodes and not pod.ended and pod not in facts.gpu_pods and _asks_host(pod.spec)
+            if pod.spec.node_name in nodes and not pod.ended and facts.pod(pod.name) is None and _asks_host(pod)
         )
         yield Finding(
             "CW205",
@@ -35,8 +36,8 @@ def find(facts: Facts) -> Iterable[Finding]:
         )
 
 
-def _asks_host(spec: object) -> bool:
-    return any(each.resources.requests for each in getattr(spec, "containers", ()))
+def _asks_host(pod: ToldPod) -> bool:
+    return any(each.resources.requests for each in pod.spec.containers)
 
 
 CHECK = Check("CW205", "Cards are free, but their nodes lack CPU or host memory", find)

@@ -32,7 +32,7 @@ def _waits(waiting: Waiting) -> Finding:
         frozenset({waiting.place}),
         f"pod {waiting.name} asks for cards and waits for {scheduler}, which knows nothing of cardwise's cards",
         (
-            f"schedulerName {scheduler}; it asks for {some(asked(waiting.pod))}",
+            f"schedulerName {scheduler}; it asks for {some(_asked(waiting.pod))}",
             waiting.said or "nobody has said why it waits",
         ),
         "create it again with schedulerName: cardwise, or have the webhook take such pods: kubectl label namespace "
@@ -49,7 +49,7 @@ def _elsewhere(facts: Facts, waiting: Waiting) -> Finding:
         frozenset({waiting.place}),
         f"pod {waiting.name} waits for cards of another bookkeeper: no node is handed over to cardwise",
         (
-            f"it asks for {some(asked(waiting.pod))}; {len(facts.gpu_nodes)} nodes offer GPUs",
+            f"it asks for {some(_asked(waiting.pod))}; {len(facts.gpu_nodes)} nodes offer GPUs",
             waiting.said or "nobody has said why it waits",
         ),
         "cardwise replay --dump shows how many cards the same pods need as slices; to hand a node over see "
@@ -66,13 +66,13 @@ def _runs(facts: Facts, pod: ToldPod) -> Finding:
         f"pod {pod.name}",
         frozenset({f"pod:{pod.name}", f"node:{node}", *held}),
         f"pod {pod.name} got cards of node {node} from another bookkeeper: cardwise gives the same ones away",
-        (f"it asks for {some(asked(pod))}, runs on {node} and has no annotation {wire.ANNOTATION_ALLOC}",),
+        (f"it asks for {some(_asked(pod))}, runs on {node} and has no annotation {wire.ANNOTATION_ALLOC}",),
         f"create it again with schedulerName: cardwise, and take the other device plugin off {node}",
         POSSIBLE,
     )
 
 
-def asked(pod: ToldPod) -> list[str]:
+def _asked(pod: ToldPod) -> list[str]:
     """The resources of cards that a pod names."""
     return sorted(
         {

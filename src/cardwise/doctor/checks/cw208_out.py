@@ -14,13 +14,12 @@ def find(facts: Facts) -> Iterable[Finding]:
     for each in facts.waiting:
         if cause_of(facts, each) is not Cause.OUT:
             continue
-        out = {code: names for code, names in each.refused.items() if code in SICK}
-        nodes = sorted({name for names in out.values() for name in names})
+        out = [code for code in each.refused if code in SICK]
+        nodes = sorted({name for code in out for name in each.refused[code]})
         silent = nodes or sorted(node.metadata.name for node in facts.gpu_nodes)
-        seen = [
-            f"{len(names)} nodes: {code.value}, such as {names[0]}: {each.long[names[0]]}"
-            for code, names in out.items()
-        ] or [f"no node tells of cards; {len(facts.gpu_nodes)} nodes offer GPUs by other names"]
+        seen = [each.told(code) for code in out] or [
+            f"no node tells of cards; {len(facts.gpu_nodes)} nodes offer GPUs by other names"
+        ]
         action = next((each.advice[code] for code in out if code in each.advice), "") or (
             "hand a node over to cardwise: kubectl label node NODE cardwise.dev/agent=true, and see its agent"
         )

@@ -9,12 +9,21 @@ from cardwise.doctor.findings import LIKELY, POSSIBLE, Check, Finding
 from cardwise.doctor.room import Cause, cause_of
 from cardwise.doctor.words import some
 
+TURN_S = 300.0
+"""A pod that is younger, and of which kube-scheduler has said nothing, may still have its turn."""
+
 
 def find(facts: Facts) -> Iterable[Finding]:
     """One finding for each pod."""
     for each in facts.waiting:
-        if cause_of(facts, each) is Cause.KEPT_OFF:
+        if cause_of(facts, each) is Cause.KEPT_OFF and not _in_turn(facts, each):
             yield _finding(facts, each)
+
+
+def _in_turn(facts: Facts, waiting: Waiting) -> bool:
+    """Whether it is new and nobody has looked at it yet: some hundred pods at once take their time."""
+    age = facts.age_s(waiting.pod.metadata.creation_timestamp)
+    return not waiting.said and not waiting.pod.spec.scheduling_gates and age is not None and age < TURN_S
 
 
 def _finding(facts: Facts, waiting: Waiting) -> Finding:

@@ -40,7 +40,7 @@ def find(facts: Facts) -> Iterable[Finding]:
 
 def _told(facts: Facts, pod: ToldPod) -> Iterable[str]:
     """What was said of the pod that means this, the latest first."""
-    for _, words in last_words(pod):
+    for _, words in last_words(pod, facts.taken):
         if UNRESOLVED.search(words) or (NO_LIBRARY.search(words) and with_card(pod)):
             yield words
     if not pod.ready:

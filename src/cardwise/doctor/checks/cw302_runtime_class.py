@@ -9,6 +9,7 @@ from cardwise.adapters.symptoms import RuntimeClass, ToldPod
 from cardwise.doctor.facts import Facts
 from cardwise.doctor.findings import CERTAIN, Check, Finding
 
+OF_CARDS = "nvidia"
 NO_HANDLER = re.compile(r'no runtime for "?([\w-]+)"? is configured|RuntimeHandler "?([\w-]+)"? not supported')
 NO_CLASS = re.compile(r'RuntimeClass(?:\.node\.k8s\.io)? "([^"]+)" not found')
 
@@ -18,7 +19,7 @@ def find(facts: Facts) -> Iterable[Finding]:
     classes = {each.metadata.name for each in facts.capture.of(RuntimeClass)}
     for pod in facts.capture.pods:
         name = pod.spec.runtime_class_name
-        if not name or pod.ended or pod.ready:
+        if not name or pod.ended or pod.ready or not (facts.pod(pod.name) or OF_CARDS in name):
             continue
         events = facts.events_of("Pod", pod.metadata.namespace, pod.metadata.name)
         said = next((e.message for e in events if NO_HANDLER.search(e.message) or NO_CLASS.search(e.message)), "")

@@ -6,22 +6,27 @@ from collections.abc import Iterable
 
 from cardwise.adapters import wire
 from cardwise.adapters.quantity import parse_count
+from cardwise.adapters.symptoms import ToldContainer, ToldPod
 from cardwise.agent.registering import ENDPOINT, KUBELET_SOCKET
-from cardwise.doctor.facts import Facts
+from cardwise.doctor.facts import Facts, with_card
 from cardwise.doctor.findings import CERTAIN, LIKELY, Check, Finding
 
+RECENT_S = 3600.0
 ADMISSION = frozenset({"UnexpectedAdmissionError", "OutOfcardwise.dev/gpu", "InvalidNodeInfo"})
 
 
 def find(facts: Facts) -> Iterable[Finding]:
     """Nodes whose agent tells of cards and whose kubelet offers no slots; refused pods; sockets here."""
     for node in facts.gpu_nodes:
-        if wire.ANNOTATION_CARDS in node.metadata.annotations and not _slots(node.status.allocatable):
+        ours = wire.ANNOTATION_CARDS in node.metadata.annotations
+        if ours and not _slots(node.status.allocatable) and not facts.settling(node):
             offered = f"allocatable has {wire.OWN_COUNT}: {node.status.allocatable.get(wire.OWN_COUNT, 'nothing')}"
             cause = "its agent tells of cards, and its kubelet offers no slots"
             yield _of_node(node.metadata.name, cause, (offered,), CERTAIN)
     for pod in facts.capture.pods:
-        if pod.status.reason in ADMISSION and _is_ours(pod.status.message):
+        age = facts.age_s(pod.status.start_time or pod.metadata.creation_timestamp)
+        recent = age is None or age <= RECENT_S  # refused pods stay listed for weeks
+        if recent and pod.status.reason in ADMISSION and _is_ours(pod):
             yield Finding(
                 "CW303",
                 f"pod {pod.name}",
@@ -37,8 +42,14 @@ def find(facts: Facts) -> Iterable[Finding]:
         yield _of_node(nearby.node, "no agent of cardwise is registered with the kubelet", seen, LIKELY)
 
 
-def _is_ours(message: str) -> bool:
-    return wire.OWN_COUNT in message or "Allocate" in message
+def _is_ours(pod: ToldPod) -> bool:
+    """Another plugin's refusals read alike."""
+    message = pod.status.message
+    return wire.OWN_COUNT in message or ("Allocate" in message and any(map(_of_ours, with_card(pod))))
+
+
+def _of_ours(container: ToldContainer) -> bool:
+    return wire.OWN_COUNT in container.resources.limits
 
 
 def _slots(allocatable: dict[str, str | int]) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from cardwise.doctor.facts import Facts, with_card
 from cardwise.doctor.findings import LIKELY, Check, Finding
-from cardwise.doctor.words import last_words
+from cardwise.doctor.words import around, last_words
 
 NO_DEVICE = re.compile(
     r"no CUDA-capable device|no CUDA GPUs are available|Found no NVIDIA driver|Failed to initialize NVML|"
@@ -20,7 +20,7 @@ def find(facts: Facts) -> Iterable[Finding]:
     """One finding for each pod."""
     for pod in facts.capture.pods:
         asking = {each.name for each in with_card(pod)}
-        for container, words in last_words(pod):
+        for container, words in last_words(pod, facts.taken):
             found = NO_DEVICE.search(words)
             if found is None or container in asking:
                 continue
@@ -31,7 +31,7 @@ def find(facts: Facts) -> Iterable[Finding]:
                 f"pod {pod.name}",
                 frozenset({f"pod:{pod.name}", f"node:{pod.spec.node_name}"}),
                 f"no GPU in {pod.name}: {own}{beside}",
-                (f"it ended with: {words[max(0, found.start() - 60) : found.end() + 60]}",),
+                (f"it ended with: {around(found)}",),
                 'put the ask into that container: resources.limits: {nvidia.com/gpu: "1", nvidia.com/gpu.memory: '
                 '"4096", nvidia.com/gpu.cuda-cores: "20"}',
                 LIKELY,

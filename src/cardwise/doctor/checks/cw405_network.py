@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from cardwise.doctor.facts import Facts
 from cardwise.doctor.findings import LIKELY, POSSIBLE, Check, Finding
-from cardwise.doctor.load import cpu_is_short, idle_while_slow, network_is_short, percent
+from cardwise.doctor.load import cpu_is_short, idle_while_slow, network_is_short
 
 
 def find(facts: Facts) -> Iterable[Finding]:
@@ -15,8 +15,7 @@ def find(facts: Facts) -> Iterable[Finding]:
         idle = idle_while_slow(facts, service)
         if idle is None:
             continue
-        spikes, busy_slow, busy_calm = idle
-        lost = network_is_short(facts, service, spikes)
+        lost = network_is_short(facts, service, idle.spikes)
         if lost is None:
             continue
         yield Finding(
@@ -25,15 +24,12 @@ def find(facts: Facts) -> Iterable[Finding]:
             service.places,
             f"service {service.name}: the network loses packets of its replicas, and its card waits for work",
             (
-                (
-                    f"P99 up to {spikes.worst_s:.3f} s; card busy then {percent(busy_slow)}, {percent(busy_calm)} "
-                    "otherwise"
-                ),
+                f"P99 up to {idle.spikes.worst_s:.3f} s; {idle.told}",
                 f"{lost[0]:.1f} packets/s dropped then, {lost[1]:.1f} otherwise",
             ),
             "see the node's links and the CNI's queues (ethtool -S, tc -s qdisc); move the replica to another node: "
             "kubectl delete pod",
-            POSSIBLE if cpu_is_short(facts, service, spikes) else LIKELY,
+            POSSIBLE if cpu_is_short(facts, service, idle.spikes) else LIKELY,
         )
 
 

@@ -10,10 +10,12 @@ import numpy as np
 from cardwise.doctor.facts import Facts, Served
 from cardwise.doctor.findings import CERTAIN, LIKELY, Check, Finding
 from cardwise.doctor.load import spikes_of
-from cardwise.doctor.measures import Spikes, mean
+from cardwise.doctor.measures import Spikes, labels_of, mean
 
 RISE_PCT, OVER = 15.0, 1.25
 """Points of the card by which a neighbour does more while the service is slow; or a quarter more than granted."""
+HOLDS = {0.0: "not", 1.0: "if they do not try", 2.0: "in any case"}
+"""How the agent's figure reads."""
 BUSY_PCT = 70.0
 """Nobody is in the way on a card that has time."""
 
@@ -52,12 +54,10 @@ def _neighbours(facts: Facts, service: Served, spikes: Spikes) -> Iterable[_Neig
         if busy is not None and mean(busy, spikes.slow) < BUSY_PCT:
             continue
         for line in facts.metrics.of("slice_sm_pct", uuid=uuid):
-            who = {key: line.labels.get(key, "") for key in ("namespace", "pod")}
-            pod = f"{who['namespace']}/{who['pod']}"
-            if pod in service.pods:
+            if line.pod in service.pods:
                 continue
-            granted = facts.metrics.last("slice_compute_granted_pct", uuid=uuid, **who)
-            yield _Neighbour(pod, uuid, *spikes.both(line.values), np.nan if granted is None else granted)
+            granted = facts.metrics.last("slice_compute_granted_pct", uuid=uuid, **labels_of(line.pod))
+            yield _Neighbour(line.pod, uuid, *spikes.both(line.values), np.nan if granted is None else granted)
 
 
 def _finding(facts: Facts, service: Served, spikes: Spikes, noisy: _Neighbour) -> Finding:
@@ -69,9 +69,7 @@ def _finding(facts: Facts, service: Served, spikes: Spikes, noisy: _Neighbour) -
         + (f", and was granted {noisy.granted_pct:.0f} %" if np.isfinite(noisy.granted_pct) else ""),
     ]
     if holds is not None:
-        seen.append(
-            f"slices of the card are held to their compute: {('not', 'if they do not try', 'in any case')[int(holds)]}"
-        )
+        seen.append(f"slices of the card are held to their compute: {HOLDS.get(holds, f'unknown ({holds:g})')}")
     how = "takes more than it was granted" if noisy.over else "is busy at the same times"
     return Finding(
         "CW406",
@@ -85,4 +83,4 @@ def _finding(facts: Facts, service: Served, spikes: Spikes, noisy: _Neighbour) -
     )
 
 
-CHECK = Check("CW406", "A neighbour takes the card's compute", find, needs=frozenset({"metrics"}))
+CHECK = Check("CW406", "A neighbour takes the card's compute", find, frozenset({"CW413"}), frozenset({"metrics"}))

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 from cardwise.adapters import wire
 from cardwise.adapters.allocations import bound_pod
-from cardwise.adapters.claims import read_claim
 from cardwise.adapters.symptoms import ToldContainer, ToldPod
 from cardwise.core.capacity.engines import SHARE_FLAGS, ShareFlag, SliceShape, share_of
 from cardwise.doctor.facts import Facts, with_card
@@ -22,17 +21,16 @@ def find(facts: Facts) -> Iterable[Finding]:
     memory = {card.uuid: card.memory_total_mib for card in facts.cards}
     for pod in facts.gpu_pods:
         for container in with_card(pod):
-            engine = _engine(pod, container)
-            slice_mib, card_mib = _slice(pod, container.name, memory)
-            if engine is None or not 0 < slice_mib < card_mib:
+            engine = _engine(facts.claim(pod).engine, container)
+            told = _share(SHARE_FLAGS[engine], container) if engine is not None else None
+            if engine is None or told is None:
                 continue
-            told = _share(SHARE_FLAGS[engine], container)
-            if told is not None and told[0] * card_mib > slice_mib:
-                yield _finding(pod, container, engine, told, slice_mib, card_mib)
+            slice_mib, card_mib = _slice(pod, container.name, memory)
+            if 0 < slice_mib < card_mib and told[0] * card_mib > slice_mib:
+                yield _finding(pod, container, engine, told, (slice_mib, card_mib), gpu_ends(pod, facts.taken))
 
 
-def _engine(pod: ToldPod, container: ToldContainer) -> str | None:
-    named = read_claim(pod)[0].engine
+def _engine(named: str, container: ToldContainer) -> str | None:
     line = " ".join((container.image, *container.command, *container.args[:2]))
     found = named or next((engine for word, engine in PROGRAMS.items() if word in line), "")
     return found if found in SHARE_FLAGS else None
@@ -72,10 +70,14 @@ def _values(line: list[str], spellings: tuple[str, ...]) -> Iterable[str]:
 
 
 def _finding(
-    pod: ToldPod, container: ToldContainer, engine: str, told: tuple[float, str], slice_mib: int, card_mib: int
+    pod: ToldPod,
+    container: ToldContainer,
+    engine: str,
+    told: tuple[float, str],
+    sizes_mib: tuple[int, int],
+    ends: tuple[str, ...],
 ) -> Finding:
-    share, text = told
-    ends = gpu_ends(pod)
+    (share, text), (slice_mib, card_mib) = told, sizes_mib
     right = share_of(engine, SliceShape(slice_mib, card_mib, 0, card_mib))
     write = f"{SHARE_FLAGS[engine].name}={right}" if isinstance(right, str) else "a larger slice"
     return Finding(

@@ -7,17 +7,14 @@ from collections.abc import Iterable
 from cardwise.adapters.symptoms import ToldPod
 from cardwise.doctor.facts import Facts
 from cardwise.doctor.findings import CERTAIN, Check, Finding
-from cardwise.doctor.words import ends
-
-RECENT_S = 86400.0
+from cardwise.doctor.words import ends, is_recent
 
 
 def find(facts: Facts) -> Iterable[Finding]:
     """One finding for each pod with cards."""
     for pod in facts.gpu_pods:
         for status, end in ends(pod):
-            age = facts.age_s(end.finished_at)
-            if end.reason != "OOMKilled" or (age is not None and age > RECENT_S):
+            if end.reason != "OOMKilled" or not is_recent(end, facts.taken):
                 continue
             yield Finding(
                 "CW408",

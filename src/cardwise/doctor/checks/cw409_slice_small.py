@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from cardwise.doctor.facts import Facts
 from cardwise.doctor.findings import LIKELY, POSSIBLE, Check, Finding
+from cardwise.doctor.measures import labels_of
 from cardwise.doctor.oom import gpu_ends
 
 NEARLY_ALL = 0.97
@@ -15,12 +16,11 @@ NEARLY_ALL = 0.97
 def find(facts: Facts) -> Iterable[Finding]:
     """One finding for each pod whose containers said that CUDA is out of memory."""
     for pod in facts.gpu_pods:
-        said = gpu_ends(pod)
+        said = gpu_ends(pod, facts.taken)
         if not said:
             continue
-        namespace, name = pod.name.split("/", 1)
-        used = facts.metrics.last("slice_memory_used_mib", namespace=namespace, pod=name)
-        granted = facts.metrics.last("slice_memory_granted_mib", namespace=namespace, pod=name)
+        used = facts.metrics.last("slice_memory_used_mib", **labels_of(pod.name))
+        granted = facts.metrics.last("slice_memory_granted_mib", **labels_of(pod.name))
         full = used is not None and granted is not None and used >= NEARLY_ALL * granted
         seen = [] if used is None or granted is None else [f"it uses {used:.0f} MiB of {granted:.0f}"]
         restarts = sum(status.restart_count for status in pod.status.container_statuses)

@@ -11,7 +11,11 @@ from cardwise.core.arrays import BoolArray
 from cardwise.doctor.facts import Facts, Served, with_card
 from cardwise.doctor.findings import LIKELY, POSSIBLE, Check, Finding
 from cardwise.doctor.load import spikes_of
+from cardwise.doctor.queries import WINDOW_S
+from cardwise.doctor.words import began
 
+NEW_S = 2 * WINDOW_S
+"""Since its container started: it may have loaded for a while before it was ready in the window."""
 SOON_S, MOSTLY = 180.0, 0.6
 """After it was ready; and what part of the slow steps must be that soon."""
 
@@ -38,8 +42,11 @@ def _always(slow: BoolArray, soon: BoolArray) -> bool:
 
 
 def _ready_at(facts: Facts, name: str) -> datetime | None:
+    """When a replica became ready that is new: one that was slow, and so not ready for a while, is not cold."""
     pod = facts.pod(name)
-    found = [each for each in pod.status.conditions if (each.type, each.status) == ("Ready", "True")] if pod else []
+    if pod is None or any((facts.age_s(began(each)) or 0) > NEW_S for each in pod.status.container_statuses):
+        return None
+    found = [each for each in pod.status.conditions if (each.type, each.status) == ("Ready", "True")]
     return found[0].last_transition_time if found else None
 
 

@@ -156,6 +156,11 @@ class ShareFlag:
         return self.spellings[0]
 
 
+def mib_up(amount_bytes: int) -> int:
+    """Whole MiB that hold so many bytes."""
+    return -(-amount_bytes // MIB_BYTES)
+
+
 def margin_mib(slice_mib: int) -> int:
     """What of a slice is left to what engines do not count: max(512 MiB, 5 %), rounded up."""
     return max(MARGIN_LEAST_MIB, -(-slice_mib * MARGIN_SHARE.numerator // MARGIN_SHARE.denominator))
@@ -187,17 +192,13 @@ def budget(slice_: SliceShape, needs: Needs | None, reserve_mib: int | None = No
         short = slice_.memory_mib <= margin
         return Shortage(slice_.memory_mib, margin, 0, slice_.memory_mib - margin, 1, 0) if short else Budget(margin)
     slice_bytes = slice_.memory_mib * MIB_BYTES
-    over = _mib_up(max(0, needs.fixed_bytes + needs.kv_bytes - slice_bytes))
+    over = mib_up(max(0, needs.fixed_bytes + needs.kv_bytes - slice_bytes))
     room = slice_bytes - margin * MIB_BYTES - needs.fixed_bytes
     least = -(-needs.kv_bytes // max(1, needs.max_sequences))
     if room < least:
-        fixed = _mib_up(needs.fixed_bytes)
-        return Shortage(slice_.memory_mib, margin, fixed, room // MIB_BYTES, _mib_up(least), over)
+        fixed = mib_up(needs.fixed_bytes)
+        return Shortage(slice_.memory_mib, margin, fixed, room // MIB_BYTES, mib_up(least), over)
     if room >= needs.kv_bytes:
         return Budget(margin, needs.kv_bytes, needs.max_sequences, needs.tokens, over)
     sequences = room * needs.max_sequences // needs.kv_bytes
     return Budget(margin, room, sequences, room * needs.tokens // needs.kv_bytes, over, cut=True)
-
-
-def _mib_up(amount_bytes: int) -> int:
-    return -(-amount_bytes // MIB_BYTES)

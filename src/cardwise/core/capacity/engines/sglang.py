@@ -11,12 +11,12 @@ https://docs.sglang.io/advanced_features/server_arguments.html.
 from __future__ import annotations
 
 from cardwise.core.capacity.engines.budget import (
-    MIB_BYTES,
     Budget,
     EngineSettings,
     Needs,
     ShareFlag,
     SliceShape,
+    mib_up,
     share_text,
 )
 
@@ -60,4 +60,4 @@ def static_mib(usable_mib: int, needs: Needs | None) -> int:
     if needs is None:
         return max(1, usable_mib - min(RUNTIME_MIB, usable_mib // 2))
     beside = needs.activation_bytes + needs.graph_bytes + needs.context_bytes
-    return max(1, usable_mib - -(-beside // MIB_BYTES))
+    return max(1, usable_mib - mib_up(beside))

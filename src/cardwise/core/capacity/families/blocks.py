@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cardwise.core.capacity.shape import Attention, Latent, Part
+from cardwise.core.capacity.shape import Attention, Latent, Layer, Part
 
 GATED, PLAIN = 3, 2
 """Matrices of a feed-forward block: gate, up and down; or up and down."""
@@ -93,3 +93,15 @@ def embedding(rows: int, hidden: int, name: str = "embeddings") -> Part:
 def mlp_width(inner: int, matrices: int) -> int:
     """Values per token while the widest step runs: the input of the activation and what comes out of it."""
     return matrices * inner
+
+
+def dense_layer(
+    hidden: int, inner: int, attention: Attention, biases: Biases, *, mlp_bias: bool, norms: int, matrices: int = PLAIN
+) -> Layer:
+    """An attention and a dense feed-forward. norms: weights, and biases, of its norms per hidden value."""
+    parts = (
+        *attention_parts(hidden, attention, biases),
+        *mlp_parts(hidden, inner, matrices, bias=mlp_bias),
+        norm(norms * hidden),
+    )
+    return Layer(attention, parts, mlp_width(inner, matrices))

@@ -8,15 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from cardwise.core.capacity.families import common
-from cardwise.core.capacity.families.blocks import (
-    PLAIN,
-    Biases,
-    attention_parts,
-    embedding,
-    mlp_parts,
-    mlp_width,
-    norm,
-)
+from cardwise.core.capacity.families.blocks import Biases, dense_layer, embedding, norm
 from cardwise.core.capacity.families.fields import Fields
 from cardwise.core.capacity.shape import Attention, Kind, Layer, ModelShape, Part
 
@@ -27,7 +19,7 @@ def _gpt(fields: Fields, *, shared_keys: bool) -> ModelShape:
     inner = fields.whole("n_inner", otherwise=4 * hidden)
     fields.whole("n_ctx", otherwise=positions)
     attention = Attention(heads, 1 if shared_keys else heads, _head_dim(fields, hidden, heads))
-    layer = _layer(hidden, inner, attention, Biases.all(True), mlp_bias=True, norms=4)
+    layer = dense_layer(hidden, inner, attention, Biases.all(True), mlp_bias=True, norms=4)
     more = (embedding(positions, hidden, "positions"), norm(2 * hidden))
     count = fields.whole("n_layer", "num_hidden_layers")
     return _make(fields, hidden, [layer] * count, more, context=positions, tied=True)
@@ -35,7 +27,9 @@ def _gpt(fields: Fields, *, shared_keys: bool) -> ModelShape:
 
 def gpt2(fields: Fields) -> ModelShape:
     """GPT-2: multi-head attention, learned positions."""
-    return _gpt(fields, shared_keys=fields.flag("add_cross_attention", otherwise=False) and _no_cross(fields))
+    if fields.flag("add_cross_attention", otherwise=False):
+        raise fields.error("add_cross_attention", "is true, which no rule here knows")
+    return _gpt(fields, shared_keys=False)
 
 
 def gpt_bigcode(fields: Fields) -> ModelShape:
@@ -43,16 +37,12 @@ def gpt_bigcode(fields: Fields) -> ModelShape:
     return _gpt(fields, shared_keys=fields.flag("multi_query", otherwise=True))
 
 
-def _no_cross(fields: Fields) -> bool:
-    raise fields.error("add_cross_attention", "is true, which no rule here knows")
-
-
 def gpt_neox(fields: Fields) -> ModelShape:
     """GPT-NeoX and Pythia."""
     hidden, heads = fields.whole("hidden_size"), fields.whole("num_attention_heads")
     bias = Biases.all(fields.flag("attention_bias", otherwise=True))
     attention = Attention(heads, heads, _head_dim(fields, hidden, heads))
-    layer = _layer(hidden, fields.whole("intermediate_size"), attention, bias, mlp_bias=True, norms=4)
+    layer = dense_layer(hidden, fields.whole("intermediate_size"), attention, bias, mlp_bias=True, norms=4)
     layers = [layer] * fields.whole("num_hidden_layers")
     return _make(fields, hidden, layers, (norm(2 * hidden),), context=common.context_of(fields), tied=False)
 
@@ -73,7 +63,7 @@ def falcon(fields: Fields) -> ModelShape:
     bias = fields.flag("bias", otherwise=False)
     attention = Attention(heads, kv_heads, _head_dim(fields, hidden, heads))
     inner = fields.whole("ffn_hidden_size", otherwise=4 * hidden)
-    layer = _layer(hidden, inner, attention, Biases.all(bias), mlp_bias=bias, norms=norms)
+    layer = dense_layer(hidden, inner, attention, Biases.all(bias), mlp_bias=bias, norms=norms)
     layers = [layer] * fields.whole("num_hidden_layers", "n_layer")
     return _make(fields, hidden, layers, (norm(2 * hidden),), context=common.context_of(fields), tied=True)
 
@@ -82,7 +72,7 @@ def bloom(fields: Fields) -> ModelShape:
     """BLOOM: positions by distance (ALiBi), so its context is only what it was trained with."""
     hidden, heads = fields.whole("hidden_size", "n_embed"), fields.whole("n_head", "num_attention_heads")
     attention = Attention(heads, heads, _head_dim(fields, hidden, heads))
-    layer = _layer(hidden, 4 * hidden, attention, Biases.all(True), mlp_bias=True, norms=4)
+    layer = dense_layer(hidden, 4 * hidden, attention, Biases.all(True), mlp_bias=True, norms=4)
     layers = [layer] * fields.whole("n_layer", "num_hidden_layers")
     context = fields.whole_or_none("seq_length")
     return _make(fields, hidden, layers, (norm(4 * hidden),), context=context, tied=True)
@@ -98,18 +88,8 @@ SHAPES: dict[str, Callable[[Fields], ModelShape]] = {
 
 
 def _head_dim(fields: Fields, hidden: int, heads: int) -> int:
-    if hidden % heads:
-        raise fields.error("num_attention_heads", f"is {heads}, which does not divide hidden_size {hidden}")
+    common.check_heads(fields, hidden, heads)
     return hidden // heads
-
-
-def _layer(hidden: int, inner: int, attention: Attention, bias: Biases, *, mlp_bias: bool, norms: int) -> Layer:
-    parts = (
-        *attention_parts(hidden, attention, bias),
-        *mlp_parts(hidden, inner, PLAIN, bias=mlp_bias),
-        norm(norms * hidden),
-    )
-    return Layer(attention, parts, mlp_width(inner, PLAIN))
 
 
 def _make(

@@ -80,6 +80,12 @@ def context_of(fields: Fields, *names: str, less: int = 0, counted: bool = False
     return reached
 
 
+def check_heads(fields: Fields, hidden: int, heads: int) -> None:
+    """Raises ConfigError if heads do not divide the hidden size, which they do where their size is not written."""
+    if hidden % heads:
+        raise fields.error("num_attention_heads", f"is {heads}, which does not divide hidden_size {hidden}")
+
+
 def quantization_of(fields: Fields) -> str | None:
     """How the weights of the checkpoint were quantized. Raises ConfigError for a method whose bytes are not known."""
     stated = fields.within("quantization_config")

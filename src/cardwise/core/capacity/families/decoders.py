@@ -154,8 +154,8 @@ def _attention(fields: Fields, traits: Traits) -> tuple[Attention, Biases]:
     kv_heads = fields.whole("num_key_value_heads", otherwise=heads)
     if heads % kv_heads:
         raise fields.error("num_key_value_heads", f"is {kv_heads}, which does not divide {heads} num_attention_heads")
-    if traits.head_dim is None and not fields.has("head_dim") and hidden % heads:
-        raise fields.error("num_attention_heads", f"is {heads}, which does not divide hidden_size {hidden}")
+    if traits.head_dim is None and not fields.has("head_dim"):
+        common.check_heads(fields, hidden, heads)
     head_dim = fields.whole("head_dim", otherwise=traits.head_dim or hidden // heads)
     stated = Biases.all(fields.flag("attention_bias", otherwise=False))
     if traits.mlp_bias == "use_bias":

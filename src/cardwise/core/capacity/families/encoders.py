@@ -15,9 +15,8 @@ from cardwise.core.capacity.families.blocks import (
     PLAIN,
     Biases,
     attention_parts,
+    dense_layer,
     embedding,
-    mlp_parts,
-    mlp_width,
     norm,
 )
 from cardwise.core.capacity.families.fields import Fields
@@ -40,12 +39,8 @@ def block(
 ) -> Layer:
     """A block of multi-head attention and a feed-forward, both with biases unless told otherwise."""
     attention = Attention(heads, heads, hidden // heads, cached=cached)
-    parts = (
-        *attention_parts(hidden, attention, Biases.all(True) if bias is None else bias),
-        *mlp_parts(hidden, inner, matrices, bias=mlp_bias),
-        norm(norms * hidden),
-    )
-    return Layer(attention, parts, mlp_width(inner, matrices))
+    biases = Biases.all(True) if bias is None else bias
+    return dense_layer(hidden, inner, attention, biases, mlp_bias=mlp_bias, norms=norms, matrices=matrices)
 
 
 def dense(inputs: int, outputs: int, name: str = "head") -> Part:
@@ -79,7 +74,7 @@ def bert(fields: Fields) -> ModelShape:
     hidden, vocab = fields.whole("hidden_size"), fields.whole("vocab_size")
     positions = fields.whole("max_position_embeddings")
     heads, inner = fields.whole("num_attention_heads"), fields.whole("intermediate_size")
-    _divides(fields, hidden, heads)
+    common.check_heads(fields, hidden, heads)
     if (kind := fields.text("position_embedding_type", "absolute")) != "absolute":
         raise fields.error("position_embedding_type", f"is {kind!r}; only 'absolute' is known here")
     if fields.flag("is_decoder", otherwise=False):
@@ -102,7 +97,7 @@ def modern_bert(fields: Fields) -> ModelShape:
     heads, inner, count = (
         fields.whole(each) for each in ("num_attention_heads", "intermediate_size", "num_hidden_layers")
     )
-    _divides(fields, hidden, heads)
+    common.check_heads(fields, hidden, heads)
     bias = Biases.all(fields.flag("attention_bias", otherwise=False))
     mlp_bias = fields.flag("mlp_bias", otherwise=False)
     if fields.flag("norm_bias", otherwise=False) or bias.query or mlp_bias:
@@ -143,7 +138,7 @@ def vit(fields: Fields) -> ModelShape:
     name = common.architecture_of(fields)
     hidden, tokens = fields.whole("hidden_size"), patches(fields) + 1
     heads = fields.whole("num_attention_heads")
-    _divides(fields, hidden, heads)
+    common.check_heads(fields, hidden, heads)
     bias = fields.flag("qkv_bias", otherwise=True)
     one = block(hidden, heads, fields.whole("intermediate_size"), bias=Biases(bias, bias, bias, output=True))
     head = (
@@ -163,7 +158,7 @@ def vit(fields: Fields) -> ModelShape:
 def clip_vision(fields: Fields) -> Tower:
     """CLIP's image side, without a projection."""
     hidden, heads = fields.whole("hidden_size"), fields.whole("num_attention_heads")
-    _divides(fields, hidden, heads)
+    common.check_heads(fields, hidden, heads)
     tokens = patches(fields) + 1
     layers = (block(hidden, heads, fields.whole("intermediate_size")),) * fields.whole("num_hidden_layers")
     parts = (
@@ -178,7 +173,7 @@ def clip_vision(fields: Fields) -> Tower:
 def siglip_vision(fields: Fields) -> Tower:
     """SigLIP's image side without its pooling head, as language models use it."""
     hidden, heads = fields.whole("hidden_size"), fields.whole("num_attention_heads")
-    _divides(fields, hidden, heads)
+    common.check_heads(fields, hidden, heads)
     if fields.flag("vision_use_head", otherwise=True):
         raise fields.error("vision_use_head", "is true or missing; only false is known here")
     tokens = patches(fields)
@@ -217,7 +212,7 @@ def clip(fields: Fields) -> ModelShape:
     tower = clip_vision((fields.within("vision_config") or Fields({}, "vision_config.")).fill(CLIP_VISION))
     projection = fields.whole("projection_dim", otherwise=512)
     hidden, heads = text.whole("hidden_size"), text.whole("num_attention_heads")
-    _divides(text, hidden, heads)
+    common.check_heads(text, hidden, heads)
     positions = text.whole("max_position_embeddings")
     layers = [block(hidden, heads, text.whole("intermediate_size"))] * text.whole("num_hidden_layers")
     parts = (
@@ -240,8 +235,8 @@ def whisper(fields: Fields) -> ModelShape:
     hidden, vocab, mels = fields.whole("d_model"), fields.whole("vocab_size"), fields.whole("num_mel_bins")
     sounds, positions = fields.whole("max_source_positions"), fields.whole("max_target_positions")
     read_heads, write_heads = fields.whole("encoder_attention_heads"), fields.whole("decoder_attention_heads")
-    _divides(fields, hidden, read_heads)
-    _divides(fields, hidden, write_heads)
+    common.check_heads(fields, hidden, read_heads)
+    common.check_heads(fields, hidden, write_heads)
     bias = Biases(query=True, value=True, output=True)
     reading = block(hidden, read_heads, fields.whole("encoder_ffn_dim"), bias=bias)
     writing = block(hidden, write_heads, fields.whole("decoder_ffn_dim"), bias=bias, cached=True, norms=6)
@@ -274,11 +269,6 @@ SHAPES: dict[str, Callable[[Fields], ModelShape]] = {
     "CLIPModel": clip,
     "WhisperForConditionalGeneration": whisper,
 }
-
-
-def _divides(fields: Fields, hidden: int, heads: int) -> None:
-    if hidden % heads:
-        raise fields.error("num_attention_heads", f"is {heads}, which does not divide hidden_size {hidden}")
 
 
 def _encoder(
