@@ -40,6 +40,7 @@ class Plugin(services.DevicePluginServicer):
         self.refuse, self.prestart_s = "", 0.0
         self.allocated, self.prestarted, self.preferred = [], [], []
         self._news = asyncio.Condition()
+        self._told = 0  # counted: news that come before the stream waits for them are news all the same
         self._ended = False
         self._server = None
 
@@ -64,12 +65,15 @@ class Plugin(services.DevicePluginServicer):
 
     async def end_stream(self):
         self._ended = True
-        async with self._news:
-            self._news.notify_all()
+        await self._notify()
 
     async def tell(self, **health):
         self.health.update({f"slot-{number.removeprefix('s')}": said for number, said in health.items()})
+        await self._notify()
+
+    async def _notify(self):
         async with self._news:
+            self._told += 1
             self._news.notify_all()
 
     async def GetDevicePluginOptions(self, _request, _context):  # noqa: N802
@@ -79,13 +83,14 @@ class Plugin(services.DevicePluginServicer):
 
     async def ListAndWatch(self, _request, _context):  # noqa: N802
         while not self._ended:
+            told = self._told
             nodes = [api.NUMANode(ID=self.numa)] if self.numa is not None else []
             topology = api.TopologyInfo(nodes=nodes) if nodes else None
             yield api.ListAndWatchResponse(
                 devices=[api.Device(ID=each, health=said, topology=topology) for each, said in self.health.items()]
             )
             async with self._news:
-                await self._news.wait()
+                await self._news.wait_for(lambda seen=told: self._told != seen)
 
     async def GetPreferredAllocation(self, request, _context):  # noqa: N802
         asked = request.container_requests[0]
@@ -182,6 +187,18 @@ async def test_an_unhealthy_device_stays_capacity_and_is_not_allocatable(kubelet
     assert kubelet.capacity(GPU) == 8
     await plugin.tell(s003="Healthy")
     await kubelet.wait_allocatable(GPU, 8)
+
+
+async def test_news_before_the_stream_waits_for_them_are_sent(kubelet):
+    plugin = Plugin(kubelet)
+    stream = plugin.ListAndWatch(None, None)
+    await anext(stream)
+    await plugin.tell(s003="Unhealthy")
+    said = await asyncio.wait_for(anext(stream), 5)
+    assert [each.ID for each in said.devices if each.health == "Unhealthy"] == ["slot-003"]
+    await plugin.end_stream()
+    with pytest.raises(StopAsyncIteration):
+        await asyncio.wait_for(anext(stream), 5)
 
 
 async def test_a_stream_that_ends_leaves_nothing_allocatable(kubelet, plugin):
