@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 from click.testing import CliRunner
 
+from cardwise.adapters.journal import Fenced, Journal, fences
 from cardwise.cli.fence import fence_command
-from cardwise.core.card.health_record import HealthPolicy
+from cardwise.core.card.health_record import CardHealth, HealthPolicy
 from cardwise.errors import ClusterError, UserError
 from tests.agent.a_node import GpuNode
-from tests.agent.test_surviving import ContainerError
+from tests.agent.test_surviving import ContainerError, no_database, unreadable_row
 
 LOST = 79
 BOOT = "5b6b2d42-0000-4000-8000-{:012}"
@@ -173,6 +176,47 @@ async def test_a_fence_in_words_of_another_version_waits_for_an_operator():
         assert "another version" in (await run(node, "list"))[1]
         assert (await run(node, "clear", node.uuid()))[0] == 0
         assert not fenced(node)
+
+
+@pytest.mark.parametrize(("damage", "kept"), [(unreadable_row, True), (no_database, False)])
+async def test_a_damaged_journal_keeps_its_fences_or_says_that_they_are_lost(damage, kept):
+    async with GpuNode() as node:
+        await node.run(node.pod("a"))
+        await strike(node)
+        await node.stop_agent()
+        damage(node.folder / "state" / "journal.db")
+        await node.start_agent()
+        await node.registered()
+        assert fenced(node) is kept
+        text = "is kept (1)" if kept else "is not known any more"
+        await node.until(lambda: "CardwiseJournalDamaged" in node.port.reasons())
+        assert text in node.agent.journal.damage
+        await node.restart_agent()
+        assert (fenced(node), node.agent.journal.damage) == (kept, "")
+
+
+async def test_a_wish_that_is_broken_off_is_taken_back():
+    async with GpuNode() as node:
+        await strike(node)
+        await node.stop_agent()
+        typed = [sys.executable, "-m", "cardwise", "fence", "clear", node.uuid(), "--state-folder"]
+        done = await asyncio.create_subprocess_exec(*typed, str(node.folder / "state"), stderr=subprocess.PIPE)
+        with fences(node.folder / "state" / "journal.db") as found:
+            await node.until(lambda: found.is_asked(node.uuid()))
+            done.send_signal(signal.SIGINT)
+            await asyncio.wait_for(done.communicate(), 60)
+            assert done.returncode == 130
+            assert not found.is_asked(node.uuid())
+
+
+async def test_strikes_older_than_a_day_are_not_listed(tmp_path):
+    journal = Journal(tmp_path / "journal.db")
+    now_s = time.time()
+    journal.put_fenced(Fenced(CardHealth("GPU-old", struck_s=(now_s - 90000,))))
+    journal.put_fenced(Fenced(CardHealth("GPU-new", struck_s=(now_s - 90000, now_s - 80000))))
+    journal.close()
+    told = CliRunner().invoke(fence_command, ["list", "--state-folder", str(tmp_path)])
+    assert told.output == "GPU-new  takes slices  strikes within a day: 1\n"
 
 
 @pytest.mark.parametrize(

@@ -203,7 +203,7 @@ def _deleted(path):
         each.unlink()
 
 
-def _no_database(path):
+def no_database(path):
     _deleted(path)
     path.write_bytes(b"no database at all\n" * 1000)
 
@@ -215,7 +215,7 @@ def _cut_off(path):
         file.truncate(path.stat().st_size - 1000)
 
 
-def _unreadable_row(path):
+def unreadable_row(path):
     with contextlib.closing(sqlite3.connect(path)) as db:
         db.execute("UPDATE handed SET told = '{'")
         db.commit()
@@ -227,7 +227,7 @@ def _impossible_state(path):
         db.commit()
 
 
-DAMAGES = [_no_database, _cut_off, _unreadable_row, _impossible_state]
+DAMAGES = [no_database, _cut_off, unreadable_row, _impossible_state]
 
 
 @pytest.mark.parametrize("damage", [_deleted, *DAMAGES])

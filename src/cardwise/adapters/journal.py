@@ -129,7 +129,8 @@ class _DamagedError(Exception):
 class Journal:
     """The rows, evictions and fences of one node. All are in memory as well: reading them never waits for the disk.
 
-    damage: what was wrong with the file that was there, if it was put aside. unread: fences that were not understood.
+    damage: what was wrong with the file that was there, if it was put aside, and whether its fences could still be
+    read; they are kept then. unread: fences that were not understood.
     """
 
     def __init__(self, path: Path) -> None:
@@ -140,8 +141,10 @@ class Journal:
             try:
                 self._db, self._rows, self._evictions = _opened(path)
             except _DamagedError as exc:
-                self.damage = f"{path}: {exc}; it was put aside as {_put_aside(path).name}"
+                saved = _saved(path)
+                self.damage = f"{path}: {exc}; it was put aside as {_put_aside(path).name}; {_told_of(saved)}"
                 self._db, self._rows, self._evictions = _opened(path)
+                _copy_fenced(self._db, saved or {})
             self.fenced, self.unread = _fenced(self._db)
         except (sqlite3.Error, OSError, _DamagedError) as exc:
             raise UserError(
@@ -241,10 +244,11 @@ def read_rows(path: Path) -> list[Row]:
 
 
 @contextlib.contextmanager
-def fences(path: Path) -> Iterator[Fences]:
-    """The fences in an agent's journal, which may be running. Raises UserError if it cannot be read or written."""
+def fences(path: Path, *, ask: bool = False) -> Iterator[Fences]:
+    """The fences in an agent's journal, which may be running. ask: wishes are written, too. Raises UserError."""
+    mode = "rw" if ask else "ro"
     try:
-        with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)) as db:
+        with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True)) as db:
             yield Fences(db)
     except sqlite3.Error as exc:
         raise UserError(
@@ -268,6 +272,11 @@ class Fences:
         with self._db:
             self._db.execute(SCHEMA_CLEARING)
             self._db.execute("INSERT OR REPLACE INTO clearing (uuid, by) VALUES (?, ?)", (uuid, by))
+
+    def take_back(self, uuid: str) -> None:
+        """The wish, if the agent has not fulfilled it yet."""
+        with self._db:
+            self._db.execute("DELETE FROM clearing WHERE uuid = ?", (uuid,))
 
     def is_asked(self, uuid: str) -> bool:
         """Whether the agent has not done it yet."""
@@ -343,6 +352,27 @@ def _told(exc: Exception) -> str:
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return f"{exc}: another program has it open for writing; find it with fuser, and end it"
     return str(exc)
+
+
+def _saved(path: Path) -> dict[str, bytes] | None:
+    """The fences of a damaged file, as they are written in it; None if they cannot be read."""
+    try:
+        with contextlib.closing(sqlite3.connect(path, timeout=LOCKED_WITHIN_S)) as db:
+            return dict(_rows_of(db, "fenced", "SELECT uuid, told FROM fenced"))
+    except sqlite3.Error:
+        return None
+
+
+def _told_of(saved: Mapping[str, bytes] | None) -> str:
+    if saved is None:
+        return "which cards were fenced is not known any more: one that is still sick is fenced when its driver says so"
+    return f"what it says of fences and strikes is kept ({len(saved)})" if saved else "no card was fenced in it"
+
+
+def _copy_fenced(db: sqlite3.Connection, saved: Mapping[str, bytes]) -> None:
+    if saved:
+        db.execute(SCHEMA_FENCED)
+        db.executemany("INSERT OR REPLACE INTO fenced (uuid, told) VALUES (?, ?)", saved.items())
 
 
 def _put_aside(path: Path) -> Path:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -16,7 +16,7 @@ from cardwise.adapters.journal import Fenced, Journal
 from cardwise.agent.inventory import Inventory
 from cardwise.agent.telling import Teller
 from cardwise.core.card.facts import CardEvent
-from cardwise.core.card.health import clear, lasting, observe, rebooted
+from cardwise.core.card.health import clear, lasting, observe, of_the_day, rebooted
 from cardwise.core.card.health_record import CardHealth, HealthPolicy, Notice, Seen, State
 from cardwise.errors import ClusterError
 from cardwise.said import Said
@@ -60,9 +60,7 @@ class Wellness:
         here = {card.uuid for card in self.inventory.facts.cards}
         for uuid, told in sorted(self.journal.fenced.items()):
             self._written[uuid] = lasting(told.health, by_s)
-            health = lasting(told.health, by_s, now_s)
-            recent = tuple(at_s for at_s in health.struck_s if now_s - at_s < self.policy.day_s)
-            health = replace(health, struck_s=recent)
+            health = of_the_day(lasting(told.health, by_s, now_s), now_s, self.policy)
             another = self.boot and told.boot and self.boot != told.boot and uuid in here
             health, notices = rebooted(health) if another else (health, ())
             if health.fence is not None:

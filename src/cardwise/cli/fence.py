@@ -14,7 +14,8 @@ from cardwise.errors import ClusterError, UserError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cardwise.adapters.journal import Fenced, Fences
+    from cardwise.adapters.journal import Fences
+    from cardwise.core.card.health_record import CardHealth
 
 WAIT_S, LOOK_S = 10.0, 0.1
 """How long the agent, which looks every second and says it is done a look later, is waited for."""
@@ -34,13 +35,15 @@ def fence_command() -> None:
 def list_command(state_folder: Path | None) -> None:
     """List the cards that are fenced, or were within a day: since when, why, and when they come back."""
     from cardwise.adapters.journal import fences  # noqa: PLC0415 - other commands start without it
+    from cardwise.core.card.health import of_the_day  # noqa: PLC0415
 
     with fences(journal_in(state_folder)) as found:
         told = found.read()
-    if not told:
-        click.echo("no card of this node is fenced, and none was within a day")
-    for uuid in sorted(told):
-        click.echo(_line(told[uuid]))
+    now_s = time.time()
+    recent = [of_the_day(told[uuid].health, now_s) for uuid in sorted(told)]
+    lines = [_line(health) for health in recent if health.fence is not None or health.strikes]
+    for line in lines or ["no card of this node is fenced, and none was within a day"]:
+        click.echo(line)
 
 
 @fence_command.command("clear", short_help="Say that a card is mended: it takes slices again.")
@@ -56,13 +59,18 @@ def clear_command(card: str, by: str, state_folder: Path | None) -> None:
 
     if not by.strip() or not by.isprintable() or len(by) > LONGEST_NAME:
         raise UserError(f"--by: give a name of 1 to {LONGEST_NAME} printable characters")
-    with fences(journal_in(state_folder)) as found:
+    with fences(journal_in(state_folder), ask=True) as found:
         told = found.read()
         if card not in told:
             known = ", ".join(sorted(told)) or "none"
             raise UserError(f"{card}: is not fenced, and was not within a day; those that are: {known}")
         found.ask_to_clear(card, by)
-        if not _is_done(found, card):
+        try:
+            done = _is_done(found, card)
+        except KeyboardInterrupt:
+            found.take_back(card)
+            raise
+        if not done:
             raise ClusterError(
                 f"{card}: the agent has not cleared it within {WAIT_S:g} s; it does so as soon as it runs again",
                 retry=True,
@@ -82,8 +90,8 @@ def _is_done(found: Fences, card: str) -> bool:
     return True
 
 
-def _line(told: Fenced) -> str:
-    health, fence = told.health, told.health.fence
+def _line(health: CardHealth) -> str:
+    fence = health.fence
     if fence is None:
         return f"{health.uuid}  takes slices  strikes within a day: {health.strikes}"
     until = "until it is cleared" if fence.held else f"until {fence.quiet_s / 60:g} min without a fault, or cleared"

@@ -78,6 +78,11 @@ def lasting(health: CardHealth, by_s: float = 0.0, latest_s: float = math.inf) -
     return CardHealth(health.uuid, moved, struck_s=tuple(min(at_s + by_s, latest_s) for at_s in health.struck_s))
 
 
+def of_the_day(health: CardHealth, now_s: float, policy: HealthPolicy = DEFAULTS) -> CardHealth:
+    """Without the strikes that count no more."""
+    return replace(health, struck_s=tuple(at_s for at_s in health.struck_s if now_s - at_s < policy.day_s))
+
+
 def rebooted(health: CardHealth) -> Told:
     """The node was booted anew, and with it the card: the fence is over, unless an operator has the say."""
     fence = health.fence
@@ -110,7 +115,7 @@ def _apply(health: CardHealth, now_s: float, finding: Finding, policy: HealthPol
 
 
 def _fence(health: CardHealth, now_s: float, finding: Finding, policy: HealthPolicy) -> Told:
-    struck_s = (*(at_s for at_s in health.struck_s if now_s - at_s < policy.day_s), now_s)
+    struck_s = (*of_the_day(health, now_s, policy).struck_s, now_s)
     quiet_s, held = policy.quiet_s * 2 ** (len(struck_s) - 1), len(struck_s) >= policy.most_strikes
     fence = Fence(finding.code, finding.what, finding.action, now_s, quiet_s, held, (finding.key,))
     fenced = replace(health, fence=fence, struck_s=struck_s, clean_since_s=None)
