@@ -33,7 +33,7 @@ class Script:
     """A device that takes so long for each request, one after the other, with an endless queue."""
     retry_after: str | None = None
     stall: tuple[float, float] | None = None
-    """From so many seconds after the first request, for so many seconds, nothing is answered."""
+    """From so many seconds after the first request that is no probe, for so many seconds, nothing is answered."""
     status: int = 200
     reset_every: int = 0
     cut_every: int = 0
@@ -87,7 +87,7 @@ class Service:
         if script.serial_s is not None:
             self.free_s = max(self.free_s, now_s) + script.serial_s
             delay += self.free_s - now_s
-        if script.stall is not None:
+        if script.stall is not None and self.first_s is not None:
             begin_s, end_s = self.first_s + script.stall[0], self.first_s + sum(script.stall)
             if begin_s <= now_s + delay < end_s:
                 delay = end_s - now_s
@@ -136,9 +136,9 @@ class Answering(asyncio.Protocol):
         service.paths[path] = service.paths.get(path, 0) + 1
         if len(service.bodies) < 100:
             service.bodies.add(self.body)
-        if service.first_s is None:
-            service.first_s = now_s
         count = service.asked - 1  # the probe before the test is answered well
+        if count and service.first_s is None:  # between the probe and the test is as long as a process takes to start
+            service.first_s = now_s
         status = script.status if service.admits(now_s) or not count else 429
         service.statuses[str(status)] = service.statuses.get(str(status), 0) + 1
         loop = asyncio.get_running_loop()
