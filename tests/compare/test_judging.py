@@ -281,13 +281,44 @@ def test_a_service_that_nobody_asked_is_not_in_the_way():
 
 
 def test_what_is_unknown_is_named_in_the_sentence():
-    found = told(window({"s": service(1), "few": service(3, per_part=20)}), by_two(2, 4))
+    found = told(by_two(1, 3, 200, 20), by_two(2, 4, 200, 20))
     assert overall_sentence(found).startswith("after against before: unknown: P99 of few: 6")
     assert "too few for a P99, 1,000 are needed" in overall_sentence(found)
 
 
-def by_two(seed, seed_of_few):
-    return window({"s": service(seed), "few": service(seed_of_few, per_part=20)})
+def by_two(seed, seed_of_few, per_part, of_few, **more):
+    return window({"s": service(seed, per_part=per_part), "few": service(seed_of_few, per_part=of_few, **more)})
+
+
+def test_a_service_that_is_hardly_asked_does_not_keep_the_others_from_a_verdict():
+    found = told(by_two(1, 3, 600, 20), by_two(2, 4, 600, 20))
+    assert change(found, "P99 of few").verdict is Verdict.UNKNOWN
+    assert found.overall is Overall.SAME
+    assert overall_sentence(found) == (
+        "after against before: no difference (not known, of services with 3.3 % of all requests: P99 of few)."
+    )
+
+
+def test_a_regression_of_the_smallest_service_is_one():
+    found = told(by_two(1, 3, 6000, 150), by_two(2, 4, 6000, 150, scale=2.0))
+    assert change(found, "P99 of few").verdict is Verdict.WORSE
+    assert found.is_regression
+    failing = told(by_two(1, 3, 600, 20), by_two(2, 4, 600, 20, failed=0.3))
+    assert failing.is_regression
+    assert failing.left_out
+
+
+@pytest.mark.parametrize("of_few", [0, 10], ids=["none", "half"])
+def test_a_small_service_that_is_asked_less_than_before_is_not_left_out(of_few):
+    found = told(by_two(1, 3, 600, 20), by_two(2, 4, 600, of_few))
+    assert found.overall is Overall.UNKNOWN
+    assert not found.left_out
+
+
+def test_many_services_of_which_little_is_known_are_not_left_out():
+    few = [{f"few{j}": service(i + 10 * j, per_part=20) for j in range(3)} for i in (3, 4)]
+    sides = [window({"s": service(i)} | each) for i, each in enumerate(few)]
+    assert told(*sides).overall is Overall.UNKNOWN
 
 
 def test_windows_in_the_wrong_order_and_windows_that_overlap_are_told():

@@ -46,6 +46,7 @@ def figures_of(name: str, before: Window, after: Window, unlike: str) -> list[Fi
     left = [array_of(each.hung_up) for each in sides if each.hung_up is not None]
     if len(left) == 2 and any(np.nansum(each) > 0 for each in left):
         told.append(_share(Part.QUALITY, f"callers of {called} that left", sides, left, unlike, others=left))
+    told = [replace(each, service=name) for each in told]
     if not unlike:
         return told
     seconds = before.step_s, after.step_s

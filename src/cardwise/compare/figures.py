@@ -60,6 +60,7 @@ class Figure:
     """Verdicts that hold for all that."""
     note: str = ""
     answers: tuple[int, int] | None = None
+    service: str = ""
 
 
 def judge(figure: Figure, level: float, seed: int) -> Change:
@@ -112,6 +113,7 @@ def _told(figure: Figure, known: Sequence[FloatArray]) -> Change:
         after=after,
         change=as_share(change, figure.scale) if np.isfinite(change) else None,
         answers=figure.answers,
+        service=figure.service,
         blocks=(len(known[0]), len(known[1])),
         note=figure.unlike or ("" if np.isfinite(change) else "not known"),
     )

@@ -55,8 +55,10 @@ def compare(
     changes = _changes(
         before, after, services, unlike, _unlike_cards(before, after, all_unlike, unlike), prices or {}, seed
     )
+    spared = _spared(before, after, changes, unlike)
+    telling = [each for each in changes if each.verdict is not Verdict.UNKNOWN or each.service not in spared]
     groups = [
-        group_of(part, _verdict(part, [each for each in changes if each.part is part]), changes, otherwise)
+        group_of(part, _verdict(part, [each for each in telling if each.part is part]), changes, otherwise)
         for part, otherwise in _OTHERWISE.items()
     ]
     return Comparison(
@@ -68,7 +70,30 @@ def compare(
         not_comparable=all_unlike,
         notes=_notes(before, after, services, idle),
         seed=seed,
+        left_out=_left_out(before, after, changes, spared),
     )
+
+
+def _spared(before: Window, after: Window, changes: Sequence[Change], unlike: Collection[str]) -> list[str]:
+    """Services of which too little is known, if few of all requests are theirs: the others have a verdict even so.
+
+    Of fifty services one has hardly a request at all, and one is unsure by chance. unlike: services whose loads are not
+    equal. These are not spared: that a service is asked no more may be the change's doing.
+    """
+    found = sorted({each.service for each in changes if _is_missed(each)} - {"", *unlike})
+    return found if max(_share_of(found, each) for each in (before, after)) <= MATERIAL else []
+
+
+def _is_missed(change: Change) -> bool:
+    return change.verdict is Verdict.UNKNOWN and not change.what.startswith(_MAY_BE_UNKNOWN)
+
+
+def _left_out(before: Window, after: Window, changes: Sequence[Change], spared: Collection[str]) -> str:
+    if not spared:
+        return ""
+    share = max(_share_of(spared, each) for each in (before, after))
+    missed = abridged([each.what for each in changes if each.service in spared and _is_missed(each)], "figures", ", ")
+    return f"not known, of services with {100 * share:.2g} % of all requests: {missed}"
 
 
 def _common(before: Window, after: Window, names: tuple[str, str]) -> tuple[list[str], list[str]]:

@@ -234,6 +234,16 @@ def test_if_a_whole_kind_is_too_late_the_next_is_taken():
     assert (taken.items, len(taken.dropped)) == (["well"], 1)
 
 
+def test_if_an_urgent_kind_is_too_late_another_urgent_one_is_before_the_rest_of_that_kind():
+    backlog = Backlog(10)
+    backlog.offer("bulk", 0.0, key="x", priority=BULK)
+    backlog.offer("late", 0.0, key="x", deadline_s=1.0)
+    backlog.offer("well", 0.0, key="y")
+    taken = backlog.take(2.0, 4)
+    assert (taken.items, len(taken.dropped)) == (["well"], 1)
+    assert backlog.take(2.0, 4).items == ["bulk"]
+
+
 def test_a_full_backlog_gives_the_places_of_the_late_away():
     backlog = Backlog(2)
     for i in range(2):

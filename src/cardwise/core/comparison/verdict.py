@@ -83,6 +83,8 @@ class Change:
     """Why it is not judged, or what else is to be known; may be empty."""
     answers: tuple[int, int] | None = None
     blocks: tuple[int, int] | None = None
+    service: str = ""
+    """Whose figure it is; empty if it is of all together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,8 @@ class Comparison:
     """Why service quality and cost are not judged; empty if they are."""
     notes: list[str]
     seed: int
+    left_out: str = ""
+    """What is not known of services with few requests, on which the verdict does not wait; empty if nothing."""
     confidence: float = CONFIDENCE
     resamples: int = RESAMPLES
 

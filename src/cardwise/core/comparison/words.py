@@ -99,7 +99,8 @@ def overall_sentence(comparison: Comparison) -> str:
         because = f": {comparison.not_comparable}"
     elif comparison.overall is Overall.UNKNOWN:
         because = _not_known(comparison)
-    return f"{names}: {comparison.overall.value}{because}."
+    left_out = f" ({comparison.left_out})" if comparison.left_out else ""
+    return f"{names}: {comparison.overall.value}{because}{left_out}."
 
 
 def _not_known(comparison: Comparison) -> str:

@@ -452,6 +452,8 @@ class Backlog(Generic[ItemT]):
                 self._leave(entry)
                 entries.append(entry)
                 size += entry.size
+            if not entries and lane.order:  # all of this kind were late; others as urgent are before less urgent ones
+                break
         return size
 
     def cancel(self, entry: Admitted[ItemT]) -> bool:
