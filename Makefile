@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test lint fmt bench docs e2e verify lock stubs clean
+.PHONY: help install run test search lint fmt bench docs e2e verify lock stubs clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,6 +29,11 @@ run: install ## the main job: replay the trace (a synthetic one where the real o
 
 test: install ## all tests but e2e
 	$(BIN)/python -m pytest --ignore tests/e2e --ignore tests/charts
+
+search: install ## the property tests with cases never tried before, ROUNDS times (5)
+	@for round in $$(seq $(or $(ROUNDS),5)); do \
+	  $(BIN)/python -m pytest -q -m hypothesis --hypothesis-profile search --ignore tests/e2e --ignore tests/charts || exit 1; \
+	done
 
 lint: install ## ruff, mypy --strict, import contracts
 	$(BIN)/ruff check .

@@ -233,7 +233,8 @@ async def test_a_best_effort_pod_that_does_not_go_is_given_up_and_the_next_one_g
 # ---------------------------------------------------------------- lending
 
 
-async def test_a_calm_card_lends_and_one_that_cannot_be_read_lends_nothing():
+async def test_a_calm_card_lends_and_one_that_cannot_be_read_lends_nothing(monkeypatch):
+    monkeypatch.setattr("cardwise.agent.marking.RAISE_EVERY_S", 0.0)  # the tenant's coming may be seen as a rise
     async with quickly_calm(gpu_node()) as node, Tenants(node) as tenants:
         await tenants.add("latency", 20_000)
         lendable = lambda: json.loads(node.port.annotations.get(wire.ANNOTATION_LENDABLE, "{}"))  # noqa: E731
