@@ -79,7 +79,7 @@ def main(pairs: int = PAIRS) -> None:
     print(f"| two that differ by | {columns} |\n|---|{'---|' * 8}")
     for services in (1, 10, 50):
         one = partial(windows, services=services)
-        count = pairs if services == 1 else max(pairs // services * 2, 4)
+        count = pairs if services == 1 else max(pairs // 5, 4)
         told(f"nothing, windows, services: {services} ({count} pairs)", one, count)
     for alike, drift in ALIKE:
         told(f"nothing, neighbours alike by {alike:g}", partial(windows, alike=alike, drift=drift), pairs)
