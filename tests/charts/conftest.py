@@ -22,7 +22,7 @@ ENFORCED_WITHIN_S = 60
 _AnswerT = TypeVar("_AnswerT")
 
 
-def wait_for(what: Callable[[], _AnswerT], deadline_s: float = 30) -> _AnswerT:
+def wait_for(what: Callable[[], _AnswerT], deadline_s: float = 60) -> _AnswerT:
     """The first answer that is not empty."""
     deadline = time.monotonic() + deadline_s
     while not (answer := what()):

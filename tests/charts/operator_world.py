@@ -29,7 +29,7 @@ PORTS = {"agent": "metrics", "scheduler": "extender", "controller": "metrics", "
 """Under which name a pod's port is scraped, by program."""
 SMALL = {wire.OWN_COUNT: "1", wire.OWN_MEMORY: "4096", wire.OWN_CORES: "20"}
 LARGE = {**SMALL, wire.OWN_MEMORY: "90000"}
-READY_S = 30
+READY_S = 60
 
 
 @contextlib.asynccontextmanager

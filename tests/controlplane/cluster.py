@@ -9,6 +9,7 @@ import functools
 import http.client
 import json
 import os
+import random
 import re
 import signal
 import socket
@@ -32,6 +33,10 @@ STOP_DEADLINE_S = 5.0
 KUBECTL_DEADLINE_S = 60.0
 POLL_S = 0.05
 PROBE_TIMEOUT_S = 5.0
+ANSWER_S = 60.0
+"""For an answer of the API server: a busy machine stalls it, or etcd, for seconds."""
+PORTS = range(12000, 32000)
+"""Below those that the kernel gives to whoever names none."""
 LOG_TAIL = 3000
 LEASH = Path(__file__).with_name("leash.py")
 
@@ -173,13 +178,14 @@ class Cluster:
         program.end(signal.SIGKILL)
         program.wait_ended()
 
-    def restart(self, name: str) -> None:
+    def restart(self, name: str, *, wait: bool = True) -> None:
         """Start a program again as it was started before, ending it first where it still runs, and wait."""
         program = self._programs[name]
         program.end()
         program.wait_ended()
         program.start()
-        self.wait_ready()
+        if wait:
+            self.wait_ready()
 
     def stop(self) -> None:
         """End all programs that run beside the API server, and it itself where it is ours."""
@@ -232,7 +238,7 @@ class Cluster:
         """The HTTP code and the answer to one request as administrator, whether good or not."""
         headers = {"Content-Type": content_type, **self._api_headers}
         payload = None if body is None else json.dumps(body)
-        status, raw = _send(method, self.url + path, self._api_tls, payload, headers)
+        status, raw = _send(method, self.url + path, self._api_tls, payload, headers, timeout_s=ANSWER_S)
         return status, _decoded(raw)
 
     def namespace(self, name: str) -> str:
@@ -396,15 +402,20 @@ def _scheduler_config(config: Mapping[str, Any] | str | None, kubeconfig: str) -
 
 
 def _send(
-    method: str, url: str, tls: ssl.SSLContext, payload: str | None = None, headers: Mapping[str, str] | None = None
+    method: str,
+    url: str,
+    tls: ssl.SSLContext,
+    payload: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    timeout_s: float = PROBE_TIMEOUT_S,
 ) -> tuple[int, bytes]:
     parts = urlsplit(url)
     if parts.scheme == "https":
         connection: http.client.HTTPConnection = http.client.HTTPSConnection(
-            parts.netloc, timeout=PROBE_TIMEOUT_S, context=tls
+            parts.netloc, timeout=timeout_s, context=tls
         )
     else:
-        connection = http.client.HTTPConnection(parts.netloc, timeout=PROBE_TIMEOUT_S)
+        connection = http.client.HTTPConnection(parts.netloc, timeout=timeout_s)
     with contextlib.closing(connection):
         path = url.removeprefix(f"{parts.scheme}://{parts.netloc}")
         connection.request(method, path, payload, {"Accept": "application/json", **(headers or {})})
@@ -425,9 +436,29 @@ def _decoded(raw: bytes) -> Any:
 
 
 def free_ports(count: int) -> list[int]:
-    """Loopback ports that were free a moment ago, all different."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind((LOOPBACK, 0))
-        return [each.getsockname()[1] for each in sockets]
+    """Loopback ports on which nobody listens, all different. They are this process's own for as long as it lives.
+
+    So a program may come late to its port, and come back to it: neither the kernel nor another run of tests gives it
+    away meanwhile.
+    """
+    ports: list[int] = []
+    while len(ports) < count:
+        port = random.choice(PORTS)  # noqa: S311
+        if _claimed(port):
+            ports.append(port)
+    return ports
+
+
+def _claimed(port: int) -> bool:
+    """Whether it is ours from now on: by a name that all see who share our ports, and that ends with this process."""
+    name = socket.socket(socket.AF_UNIX)
+    try:
+        if sys.platform == "linux":  # nobody else has such names
+            name.bind(f"\0cardwise-test-port-{port}")
+        with socket.socket() as probe:
+            probe.bind((LOOPBACK, port))
+    except OSError:
+        name.close()
+        return False
+    name.detach()
+    return True

@@ -96,6 +96,27 @@ async def test_a_live_cluster_leads_to_the_same_diagnosis_as_its_dump(tmp_path):
     assert ("/api/v1/namespaces/default/pods", {"dryRun": "All"}) in api.params
 
 
+@pytest.mark.parametrize("off_s", [-20, 0, 20])
+async def test_an_answer_that_is_heard_late_is_no_clock_that_is_off_and_one_that_is_is_seen(
+    tmp_path, monkeypatch, off_s
+):
+    """A busy machine hears of a date seconds after it was true."""
+    api = Api(small(), datetime.now(UTC) - timedelta(seconds=off_s))
+    async with client_of(api, tmp_path) as client:
+        told = client.date
+
+        async def late():
+            api.taken = datetime.now(UTC) - timedelta(seconds=off_s)
+            date = await told()
+            await asyncio.sleep(1.5)
+            return date
+
+        monkeypatch.setattr(client, "date", late)
+        capture = await gather(client, "cardwise-system", None, datetime.now(UTC))
+    assert abs(capture.beside.clock_off_s) <= abs(off_s)
+    assert (capture.beside.clock_off_s > 5, capture.beside.clock_off_s < -5) == (off_s > 5, off_s < -5)
+
+
 async def test_what_may_not_be_read_is_told_and_the_rest_is_looked_at(tmp_path):
     api = Api(small())
     secrets = "/api/v1/namespaces/cardwise-system/secrets"

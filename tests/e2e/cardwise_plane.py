@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import msgspec
+import pytest
 
 from cardwise.adapters import wire
 from cardwise.adapters.allocations import decode
@@ -22,11 +23,11 @@ from cardwise.adapters.kube_objects import Pod
 from cardwise.adapters.node_cards import encode_cards
 from cardwise.scheduler.webhook import admit
 from tests.builders import card
-from tests.controlplane.cluster import FAKE, FAKES, LABEL, ApiError, base64_of, free_ports
+from tests.controlplane.cluster import ANSWER_S, FAKE, FAKES, LABEL, ApiError, base64_of, free_ports
 from tests.controlplane.plane import ControlPlane
 from tests.e2e.wire_cut import Forwarder
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 SLOTS_PER_CARD = 16
 
 
@@ -84,7 +85,7 @@ class Replica(Program):
     def get(self, path):
         url = f"{self.scheme}://127.0.0.1:{self.port}{path}"
         context = self._tls if self.scheme == "https" else None
-        with urllib.request.urlopen(url, timeout=5, context=context) as answer:  # noqa: S310 - ours, on loopback
+        with urllib.request.urlopen(url, timeout=ANSWER_S, context=context) as answer:  # noqa: S310 - ours, on loopback
             return answer.read().decode()
 
     def ready(self):
@@ -168,7 +169,7 @@ class Cardwise:
             "admissionReviewVersions": ["v1"],
             "sideEffects": "None",
             "failurePolicy": "Fail",
-            "timeoutSeconds": 5,
+            "timeoutSeconds": 30,  # the most that there is: a scheduler that stalls for seconds refuses nothing
             "clientConfig": {
                 "url": f"https://127.0.0.1:{port}/admit",
                 "caBundle": base64_of(self.plane.authority.ca.read_bytes()),
@@ -290,9 +291,12 @@ class Cardwise:
     def is_bound(self, name):
         return bool(self.get(name)["spec"].get("nodeName"))
 
-    def why_pending(self, name):
-        """The text of the pod's last FailedScheduling event, once there is one."""
-        return wait_for(lambda: self.events(name, "FailedScheduling"))[-1]
+    def waits_for(self, name, why):
+        """Wait until kube-scheduler says this of the pod. Of its first try it may say that the extender was late."""
+        try:
+            wait_for(lambda: any(why in text for text in self.events(name, "FailedScheduling")))
+        except AssertionError:
+            pytest.fail(f"never {why!r}: {self.events(name, 'FailedScheduling')}")
 
     def events(self, name, reason):
         items = self.plane.api("GET", "/api/v1/namespaces/default/events")["items"]

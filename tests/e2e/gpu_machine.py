@@ -88,7 +88,7 @@ class GpuMachine:
         return (self.folder / "agent.log").read_text()
 
     def metrics(self):
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=60) as answer:
             return answer.read().decode()
 
     # ---------------------------------------------------------------- what is seen

@@ -121,14 +121,23 @@ def test_a_lost_card_is_fenced_told_and_taken_back_never_by_itself(cw, machine):
     machine.nvml.lost(0)
     told = wait_for(lambda: [c for c in _cards(machine) if not c.get("healthy", True)])
     assert [each["uuid"] for each in told] == [machine.nvml.uuid(0)]
+    wait_for(lambda: _fenced(cw) == [machine.nvml.uuid(0)])
     cw.pod("one", {**SLICE, wire.USER_MEMORY: 20000})
     cw.pod("two", {**SLICE, wire.USER_MEMORY: 20000})
     wait_for(lambda: len(machine.driven.running()) == 1)
     time.sleep(1)
     assert len([name for name in ("one", "two") if cw.is_bound(name)]) == 1
-    assert machine.node()["status"]["allocatable"][GPU] == "16"
-    events = cw.plane.api("GET", "/api/v1/namespaces/default/events")["items"]
-    assert any(e["reason"].startswith("Card") and machine.nvml.uuid(0) in e["message"] for e in events)
+    wait_for(lambda: machine.node()["status"]["allocatable"][GPU] == "16")
+    wait_for(lambda: any(e["reason"].startswith("Card") and machine.nvml.uuid(0) in e["message"] for e in _events(cw)))
+
+
+def _fenced(cw):
+    """The cards that the scheduler knows to be sick."""
+    return [card["uuid"] for node in cw.leader.state()["nodes"] for card in node["cards"] if not card["healthy"]]
+
+
+def _events(cw):
+    return cw.plane.api("GET", "/api/v1/namespaces/default/events")["items"]
 
 
 def _cards(machine):

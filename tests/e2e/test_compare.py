@@ -37,7 +37,7 @@ name = "s"
 kind = "pass"
 probe-path = "/v2/health/ready"
 limit = 20
-depth = 64
+depth = 4096
 replicas = ["{replica}"]
 """
 RULES = """
@@ -147,7 +147,7 @@ async def two_windows(folder):
 
 
 async def is_ready(admin):
-    async with httpx2.AsyncClient(timeout=5) as client:
+    async with httpx2.AsyncClient(timeout=60) as client:
 
         async def so():
             return (await client.get(f"http://127.0.0.1:{admin}/readyz")).status_code == 200
@@ -189,7 +189,7 @@ async def test_a_slower_engine_on_fewer_cards_is_a_regression(tmp_path):
     again = await asyncio.to_thread(compare, "before.json", "after.json", "--json", cwd=tmp_path)
     assert json.loads(again.stdout)["changes"] == told["changes"]  # a file tells what Prometheus told
     kept = read_window(tmp_path / "before.json")
-    assert kept.scrape_s == pytest.approx(0.5, rel=0.1)
+    assert 0.45 < kept.scrape_s < 0.75  # of 26 scrapes a busy machine may miss some
     assert sum(kept.services["s"].hung_up) == 0
 
     held = {each["what"]: each for each in json.loads(of_s.stdout)["changes"]}["cards"]

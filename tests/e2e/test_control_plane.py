@@ -26,7 +26,7 @@ from tests.e2e.cardwise_plane import Cardwise
 
 pytestmark = pytest.mark.controlplane
 
-DEADLINE_S = 30
+DEADLINE_S = 60
 CONTAINER = {"name": "main", "image": "none"}
 
 

@@ -27,7 +27,7 @@ from tests.gateway.world import INFER, number
 pytestmark = pytest.mark.controlplane
 
 BODY = json.dumps({"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}]})
-DEADLINE_S = 30
+DEADLINE_S = 60
 RULES = [
     {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["get", "list", "watch"]},
     {"apiGroups": [""], "resources": ["services"], "verbs": ["get", "list", "watch"]},
@@ -220,7 +220,7 @@ class Space:
         flags = ("--config", path, "--kubeconfig", self.kubeconfig)
         log = self.folder / "gateway.log"
         try:
-            async with asyncio.timeout(DEADLINE_S), started("gateway", *flags, log=log) as (_, line):
+            async with started("gateway", *flags, log=log) as (_, line):
                 it = Gateway(line)
                 async with it.client:
                     yield it
@@ -235,13 +235,14 @@ kind = "oip"
 model = "emulated"
 depth = 256
 probe-every-ms = 500
+probe-timeout-ms = 20000
 kubernetes = {namespace = "SPACE", service = "model"}
 """
 OPEN = """
 [kubernetes]
 gateway = "main"
 namespaces = ["SPACE"]
-defaults = {kind = "oip", depth = 256, probe-every-ms = 500}
+defaults = {kind = "oip", depth = 256, probe-every-ms = 500, probe-timeout-ms = 20000}
 """
 
 
@@ -304,7 +305,8 @@ async def test_while_the_api_server_is_away_all_goes_on_and_what_was_missed_is_h
                 await gateway.served()
                 await gateway.has(one)
             finally:
-                space.plane.restart(APISERVER)  # not from another thread: it would end with that
+                space.plane.restart(APISERVER, wait=False)  # not from another thread: it would end with that
+                await asyncio.to_thread(space.plane.wait_ready)
             await space.put(other)
             await gateway.has(one, other)
             await gateway.served()

@@ -7,13 +7,13 @@ import json
 import re
 import subprocess
 import sys
-import time
 
 import httpx2
 import pytest
 from hypothesis import HealthCheck, given, settings
 
 from tests.conftest import ROOT
+from tests.e2e.cardwise_plane import wait_for
 
 schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is absent: it is in the group dev")
 
@@ -60,7 +60,7 @@ fail-after = 1000000
 probe-path = "/health"
 """
 CARDWISE = [sys.executable, "-m", "cardwise"]
-EXAMPLES = 15
+EXAMPLES, DEADLINE_S = 15, 60
 MAY_FAIL = {"unsupported", "timeout", "expired"}
 """Of those above 499: the others speak of a gateway or a replica that has failed. A deadline may be a microsecond."""
 OPERATIONS = [
@@ -108,11 +108,7 @@ def gateway(tmp_path_factory):
         with started("gateway", "--config", str(path)) as where:
             port, admin_port = re.findall(r":(\d+)", where)
             url, admin = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{admin_port}"
-            until_s = time.monotonic() + 30
-            while httpx2.get(f"{url}/predict").status_code == 503 and time.monotonic() < until_s:
-                time.sleep(0.05)
-            while httpx2.get(f"{url}/v2/models/emulated").status_code == 503 and time.monotonic() < until_s:
-                time.sleep(0.05)
+            wait_for(lambda: httpx2.get(f"{admin}/readyz", timeout=DEADLINE_S).text == "ok\n", DEADLINE_S)
             told = json.loads(document)
             yield told, schemathesis.openapi.from_dict(told), url, admin
 
@@ -143,7 +139,7 @@ def test_a_sound_request_is_answered_with_200_and_as_the_document_says(gateway, 
     document, schema, url, admin = gateway
     method, path = operation.split(" ")
     base_url = admin if "servers" in document["paths"][path] else url
-    answer = httpx2.request(method, base_url + path, json=SOUND.get(operation))
+    answer = httpx2.request(method, base_url + path, json=SOUND.get(operation), timeout=DEADLINE_S)
     assert answer.status_code == 200, answer.text
     schema[path][method].validate_response(answer)
 
@@ -168,7 +164,7 @@ def test_whatever_is_asked_is_answered_as_the_document_says(gateway, operation, 
     @given(case=strategy)
     @settings(max_examples=EXAMPLES, database=None, suppress_health_check=list(HealthCheck))
     def ask(case):
-        answer = case.call(base_url=base_url, timeout=20)
+        answer = case.call(base_url=base_url, timeout=DEADLINE_S)
         documented = statuses.get(str(answer.status_code), statuses.get("default"))
         if documented != statuses.get("default"):
             ours = {name for name in answer.headers if name.startswith(("x-cardwise-", "retry-after"))}

@@ -60,7 +60,7 @@ class Controller(Program):
 
     def leads(self):
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/metrics", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/metrics", timeout=60) as answer:
                 return "cardwise_controller_leader 1.0" in answer.read().decode()
         except OSError:
             return False

@@ -37,6 +37,13 @@ def up(*options):
     return serving_page("up", *options)
 
 
+def save(file, text):
+    """At once, as editors do: a file that is half written by now is a state of its own, without the pods."""
+    part = file.with_name("part")
+    part.write_text(text)
+    part.replace(file)
+
+
 async def test_the_page_shows_every_card_and_why_a_pod_waits(tmp_path):
     with up("--policy", "dense") as (_, url):
         async with browser(tmp_path) as page:
@@ -84,7 +91,7 @@ async def test_a_card_opens_by_keyboard_and_stays_open_when_the_files_change(tmp
             await page.press("Tab", 9)
             await page.press("Enter", 13)
             assert await page.until("document.querySelectorAll('details[open] tbody tr').length") == 1
-            file.write_text(POD % ("first", 6))
+            save(file, POD % ("first", 6))
             assert await page.until("document.querySelectorAll('details[open] tbody tr').length === 5")
             assert await page.js("document.activeElement.tagName") == "SUMMARY"
             assert "first ×1" in await page.js("document.getElementById('pending').innerText")
@@ -96,11 +103,11 @@ async def test_a_mistake_in_the_files_is_said_and_mended_without_a_restart(tmp_p
     with up("-f", str(file)) as (_, url):
         async with browser(tmp_path / "profile") as page:
             await page.open(url)
-            file.write_text("kind: [")
+            save(file, "kind: [")
             await page.until("!document.getElementById('problem').hidden")
             assert "pods.yaml:1" in await page.js("document.getElementById('problem').textContent")
             assert "first" in await page.js("document.getElementById('services').innerText")
-            file.write_text(POD % ("second", 1))
+            save(file, POD % ("second", 1))
             await page.until("document.getElementById('problem').hidden")
             await page.until("document.getElementById('services').innerText.includes('second')")
             assert "first" not in await page.js("document.getElementById('services').innerText")

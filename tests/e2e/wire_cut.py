@@ -8,6 +8,9 @@ import threading
 from collections.abc import Callable
 from typing import Self
 
+STALLED_S = 60
+"""Longer than a busy machine holds up a thread."""
+
 
 class Forwarder:
     """Forwards to ``target()``, asked for each connection. ``cut``: refuse and drop; ``mute``: withhold all replies."""
@@ -23,18 +26,18 @@ class Forwarder:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        self.port = asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(5)
+        self.port = asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(STALLED_S)
         return self
 
     def __exit__(self, *_exc: object) -> None:
-        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(5)
+        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(STALLED_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5)
         self._loop.close()
 
     def drop(self) -> None:
         """End every connection there is."""
-        asyncio.run_coroutine_threadsafe(self._drop(), self._loop).result(5)
+        asyncio.run_coroutine_threadsafe(self._drop(), self._loop).result(STALLED_S)
 
     async def _listen(self) -> int:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)

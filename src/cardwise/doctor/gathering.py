@@ -91,8 +91,9 @@ async def gather(api: Api, namespace: str | None, prometheus: Prometheus | None,
     installed = _installed_in(items)
     if namespace and installed and namespace != installed:
         gaps.append(f"cardwise is installed in {installed}: leave --namespace {namespace} out to have it looked at")
+    asked = datetime.now(UTC)
     taken = parsedate_to_datetime(await api.date())
-    off = (datetime.now(UTC) - taken).total_seconds()
+    off_s = _least_off_s(asked, taken, datetime.now(UTC))
     tried, why = await try_webhook(api, items)
     measured = None
     try:
@@ -100,7 +101,16 @@ async def gather(api: Api, namespace: str | None, prometheus: Prometheus | None,
     except ClusterError as exc:
         gaps.append(f"{exc}: latency, load and limits in force were not looked at")
     gaps += [why] if why else []
-    return Capture(tuple(items), Beside(taken, round(off, 1), measured, tried, gaps), frozenset(kinds))
+    return Capture(tuple(items), Beside(taken, round(off_s, 1), measured, tried, gaps), frozenset(kinds))
+
+
+def _least_off_s(asked: datetime, date: datetime, heard: datetime) -> float:
+    """By how much our clock goes before the API server's at least; below zero behind it.
+
+    The date is of some moment in between, cut to its second: an answer that comes late is no clock that is off.
+    """
+    ahead_s, most_s = (asked - date).total_seconds() - 1.0, (heard - date).total_seconds()
+    return ahead_s if ahead_s > 0 else min(most_s, 0.0)
 
 
 def _told(error: ClusterError) -> ClusterError:

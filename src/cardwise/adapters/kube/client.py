@@ -304,7 +304,7 @@ class KubeClient:
     async def date(self) -> str:
         """The API server's clock, as its answers' ``Date`` has it, to the second. Raises ClusterError."""
         with _translated("GET", "/version"):
-            answer = await self._http.get("/version", timeout=WRITE_TIMEOUT_S)
+            answer = await self._http.get("/version", timeout=LIST_TIMEOUT_S)
         told: str | None = answer.headers.get("Date")
         if told is None:
             raise ClusterError("GET /version: the answer has no Date", retry=False)
