@@ -1,4 +1,4 @@
-"""A tab of a headless Chromium, driven by its DevTools protocol, and commands that serve a page for it.
+"""A tab of a headless Chromium, driven by Playwright, and commands that serve a page for it.
 
 Skipped, with the reason, where there is no browser.
 """
@@ -6,7 +6,6 @@ Skipped, with the reason, where there is no browser.
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import os
 import re
@@ -14,10 +13,9 @@ import shutil
 import subprocess
 import sys
 import time
-from pathlib import Path
 
-import aiohttp
 import pytest
+from playwright.async_api import async_playwright
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 DEADLINE_S = 60
@@ -26,29 +24,21 @@ MOST_SHOWN = 3000
 
 
 class Page:
-    """One tab: evaluates JavaScript in it, and sets its size, its colours and what is pressed."""
+    """One tab: evaluates JavaScript in it, and sets its size, its colours and what is pressed.
 
-    def __init__(self, socket):
-        self._socket, self._number = socket, 0
+    errors: what scripts threw, and what the console was told as a warning or an error. requests: addresses that were
+    asked for, whatever came of it.
+    """
+
+    def __init__(self, tab):
+        self.tab = tab
         self.errors, self.requests = [], []
-
-    async def call(self, method, **params):
-        self._number += 1
-        await self._socket.send_json({"id": self._number, "method": method, "params": params})
-        while True:
-            told = await self._socket.receive_json(timeout=DEADLINE_S)
-            if told.get("method") in {"Runtime.exceptionThrown", "Log.entryAdded"}:
-                self.errors.append(told["params"])
-            if told.get("method") == "Network.requestWillBeSent":
-                self.requests.append(told["params"]["request"]["url"])
-            if told.get("id") == self._number:
-                assert "error" not in told, told
-                return told["result"]
+        tab.on("pageerror", lambda error: self.errors.append(str(error)))
+        tab.on("console", lambda line: self.errors.append(line.text) if line.type in {"error", "warning"} else None)
+        tab.on("request", lambda request: self.requests.append(request.url))
 
     async def js(self, expression):
-        told = await self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
-        assert "exceptionDetails" not in told, told
-        return told["result"].get("value")
+        return await self.tab.evaluate(expression)
 
     async def until(self, expression):
         """Wait for an expression to hold; returns what it was, True for an element."""
@@ -61,28 +51,17 @@ class Page:
         return value
 
     async def open(self, url, width=1200, height=900, scheme="light"):
-        await self.call("Runtime.enable")
-        await self.call("Log.enable")
-        await self.call(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
-        )
-        await self.look(scheme)
-        await self.call("Page.navigate", url=url)
+        """And wait until cards are shown. scheme: light or dark."""
+        await self.tab.set_viewport_size({"width": width, "height": height})
+        await self.tab.emulate_media(color_scheme=scheme)
+        await self.tab.goto(url)
         await self.until("document.querySelectorAll('.card').length")
 
-    async def look(self, scheme):
-        """Light or dark."""
-        features = [{"name": "prefers-color-scheme", "value": scheme}]
-        await self.call("Emulation.setEmulatedMedia", features=features)
-
     async def shot(self, file):
-        told = await self.call("Page.captureScreenshot", format="png", captureBeyondViewport=False)
-        Path(file).write_bytes(base64.b64decode(told["data"]))
+        await self.tab.screenshot(path=file)
 
-    async def press(self, key, code):
-        for kind in ("keyDown", "keyUp"):
-            text = {"text": "\r"} if key == "Enter" and kind == "keyDown" else {}
-            await self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **text)
+    async def press(self, key):
+        await self.tab.keyboard.press(key)
 
 
 @contextlib.contextmanager
@@ -107,36 +86,21 @@ def serving_page(*arguments):
 
 
 @contextlib.asynccontextmanager
-async def browser(folder):
-    """A tab of a headless browser with a profile of its own."""
+async def browser(**how):
+    """A tab of a headless browser with a profile of its own. how: what Playwright's ``new_page`` takes."""
     program = next(filter(None, map(shutil.which, BROWSERS)), None)
     if program is None:
         pytest.skip(f"no browser here: install one of {', '.join(BROWSERS)}")
-    flags = ["--headless=new", "--remote-debugging-port=0", f"--user-data-dir={folder}", "--no-first-run"]
-    flags += ["--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", "--no-proxy-server"]
-    if os.geteuid() == 0:
-        flags.append("--no-sandbox")  # Chromium's sandbox refuses root; the page is ours
-    process = subprocess.Popen([program, *flags, "about:blank"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        port = await _debugging_port(folder, process)
-        async with aiohttp.ClientSession() as http:
-            async with http.get(f"http://127.0.0.1:{port}/json/list") as answer:
-                tab = next(each for each in await answer.json() if each["type"] == "page")
-            async with http.ws_connect(tab["webSocketDebuggerUrl"], max_msg_size=2**26) as socket:
-                yield Page(socket)
-    finally:
-        process.terminate()
-        process.wait()
-
-
-async def _debugging_port(folder, process):
-    told = folder / "DevToolsActivePort"
-    deadline = time.monotonic() + DEADLINE_S
-    while not (told.is_file() and told.read_text().strip()):
-        assert process.poll() is None, "the browser ended"
-        assert time.monotonic() < deadline, "the browser opened no debugging port"
-        await asyncio.sleep(0.05)
-    return int(told.read_text().split()[0])
+    sandbox = os.geteuid() != 0  # Chromium's sandbox refuses root; the page is ours
+    flags = ["--disable-dev-shm-usage", "--no-proxy-server"]
+    async with async_playwright() as playwright:
+        running = await playwright.chromium.launch(executable_path=program, args=flags, chromium_sandbox=sandbox)
+        try:
+            tab = await running.new_page(**how)
+            tab.set_default_timeout(1000 * DEADLINE_S)
+            yield Page(tab)
+        finally:
+            await running.close()
 
 
 LEAST_CONTRAST = """

@@ -102,9 +102,9 @@ class Shown:
 
 
 @contextlib.asynccontextmanager
-async def opened(source, folder, **how):
+async def opened(source, **how):
     """The page in a tab."""
-    async with serve_page(source, 0, Frame("cardwise", "a cluster")) as url, browser(folder) as page:
+    async with serve_page(source, 0, Frame("cardwise", "a cluster")) as url, browser() as page:
         await page.open(url, **how)
         yield page, url
 
@@ -196,7 +196,7 @@ BUSY = state(
 
 async def test_what_changes_is_seen_without_a_reload_and_what_does_not_stays_the_same_element(tmp_path):
     source = Shown(state([node("n1", card("c1", 1)), node("n2", card("c2"))]))
-    async with opened(source, tmp_path) as (page, _):
+    async with opened(source) as (page, _):
         await page.until("document.getElementById('live').textContent === 'live'")
         await page.js("window.kept = document.querySelector('#card-c1')")
         source.change([node("n1", card("c1", 1)), node("n2", card("c2", 4)), node("n3", card("c3"))], [pending()])
@@ -212,7 +212,7 @@ async def test_what_changes_is_seen_without_a_reload_and_what_does_not_stays_the
 
 async def test_a_page_whose_server_went_and_came_back_goes_on(tmp_path):
     source = Shown(state([node("n1", card("c1"))]))
-    async with browser(tmp_path) as page:
+    async with browser() as page:
         async with serve_page(source, 0, Frame("cardwise", "a cluster")) as url:
             await page.open(url)
             await page.until("document.getElementById('live').textContent === 'live'")
@@ -226,7 +226,7 @@ async def test_a_page_whose_server_went_and_came_back_goes_on(tmp_path):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_axe_finds_nothing_wrong(tmp_path, scheme):
-    async with opened(Shown(BUSY, EXPLAINED), tmp_path / "profile", scheme=scheme) as (page, _):
+    async with opened(Shown(BUSY, EXPLAINED), scheme=scheme) as (page, _):
         await page.js("document.querySelectorAll('summary').forEach((each) => each.click())")
         await page.until("document.querySelectorAll('details[open] table').length === 2")
         assert await violations(page, tmp_path) == []
@@ -237,32 +237,32 @@ async def test_axe_finds_nothing_wrong(tmp_path, scheme):
 
 async def test_axe_finds_nothing_wrong_with_many_nodes(tmp_path):
     many = state([node(f"n{i}", *(card(f"c{i}-{place}", i % 6) for place in range(8))) for i in range(40)])
-    async with opened(Shown(many), tmp_path / "profile", width=400) as (page, _):
+    async with opened(Shown(many), width=400) as (page, _):
         assert await page.js("document.documentElement.scrollWidth") <= 400
         assert await violations(page, tmp_path) == []
 
 
 async def test_everything_is_reached_by_keyboard(tmp_path):
     source = Shown(BUSY, EXPLAINED)
-    async with opened(source, tmp_path) as (page, _):
-        await page.press("/", 191)
+    async with opened(source) as (page, _):
+        await page.press("/")
         assert await page.js("document.activeElement.id") == "filter"
         reached = []
         for _ in range(40):
-            await page.press("Tab", 9)
+            await page.press("Tab")
             reached.append(await page.js("document.activeElement.id || document.activeElement.tagName"))
             if reached[-1] == "card-c3":
                 break
         assert [each for each in reached if each.startswith("card-")] == ["card-c1", "card-c2", "card-c3"]
         assert "why-default/large-0-" in reached
-        await page.press("ArrowUp", 38)
+        await page.press("ArrowUp")
         assert await page.js("document.activeElement.id") == "card-c2"
         await page.js("document.getElementById('why-default/large-0-').focus()")
-        await page.press("Enter", 13)
+        await page.press("Enter")
         await page.until("document.querySelector('#why ol')")
         assert "24,576 MiB free, 30,000 asked" in await page.js("document.getElementById('why').innerText")
         assert source.asked == ["default/large-0"]
-        await page.press("Escape", 27)
+        await page.press("Escape")
         assert await page.until("!document.getElementById('why').open")
         assert await page.js("document.activeElement.id") == "why-default/large-0-"
         assert page.errors == []
@@ -270,7 +270,7 @@ async def test_everything_is_reached_by_keyboard(tmp_path):
 
 async def test_the_filter_finds_nodes_pods_and_services(tmp_path):
     nodes = [node("n1", card("c1", 2, "default/chat")), node("n2", card("c2", 1, "default/speech"))]
-    async with opened(Shown(state(nodes, [pending()])), tmp_path) as (page, _):
+    async with opened(Shown(state(nodes, [pending()]))) as (page, _):
         await page.js("document.getElementById('filter').value = 'SPEECH'")
         await page.js("document.getElementById('filter').dispatchEvent(new Event('input'))")
         seen = "[...document.querySelectorAll('article.node:not([hidden])')].map((each) => each.dataset.name)"
@@ -286,7 +286,7 @@ async def test_a_thousand_nodes_of_eight_cards_are_shown_where_one_looks(tmp_pat
     """And a change among them touches only what it is about."""
     nodes = [node(f"n{i:04}", *(card(f"c{i}-{place}", (i + place) % 6) for place in range(8))) for i in range(1000)]
     source = Shown(state(nodes))
-    async with opened(source, tmp_path) as (page, _):
+    async with opened(source) as (page, _):
         assert await page.js("document.querySelectorAll('article.node').length") == 1000
         drawn = await page.js("document.querySelectorAll('.card').length")
         assert 8 <= drawn <= 400
@@ -308,7 +308,7 @@ async def test_a_thousand_nodes_of_eight_cards_are_shown_where_one_looks(tmp_pat
 
 async def test_a_card_on_the_map_leads_to_its_node(tmp_path):
     nodes = [node(f"n{i}", card(f"c{i}", i % 6)) for i in range(300)]
-    async with opened(Shown(state(nodes)), tmp_path) as (page, _):
+    async with opened(Shown(state(nodes))) as (page, _):
         await page.until("document.getElementById('map').height > 20")
         await page.js(
             "(() => { const map = document.getElementById('map'), box = map.getBoundingClientRect();"
@@ -332,7 +332,7 @@ async def test_names_are_text_and_never_markup_wherever_they_come_from(tmp_path)
         policy={HOSTILE: HOSTILE, "other": "x"},
     )
     explained = {**EXPLAINED, "pod": HOSTILE, "policy": HOSTILE, "nodes": [{**EXPLAINED["nodes"][0], "name": HOSTILE}]}
-    async with opened(Shown(hostile, explained), tmp_path) as (page, _):
+    async with opened(Shown(hostile, explained)) as (page, _):
         await page.js("document.querySelectorAll('summary, #pending .why').forEach((each) => each.click())")
         await page.until("document.querySelector('#why ol') && document.querySelector('details[open] table')")
         assert await page.js("document.querySelectorAll('img, script:not([src]), iframe').length") == 0
@@ -344,8 +344,7 @@ async def test_names_are_text_and_never_markup_wherever_they_come_from(tmp_path)
 async def test_no_request_leaves_the_host(tmp_path):
     """By what the browser asked for, whatever the answer was."""
     source = Shown(BUSY, EXPLAINED)
-    async with serve_page(source, 0, Frame("cardwise", "a cluster")) as url, browser(tmp_path) as page:
-        await page.call("Network.enable")
+    async with serve_page(source, 0, Frame("cardwise", "a cluster")) as url, browser() as page:
         await page.open(url)
         await page.js("document.querySelector('#pending .why').click()")
         await page.until("document.querySelector('#why ol')")

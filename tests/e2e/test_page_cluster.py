@@ -107,7 +107,7 @@ async def test_a_real_cluster_is_shown_and_followed(tmp_path, monkeypatch):
         cards = {wire.ANNOTATION_CARDS: encode_cards([card("c0"), card("c1")])}
         await asyncio.to_thread(plane.fake_node, "n0", extended={wire.OWN_COUNT: 16}, annotations=cards)
         with serving_page("page", "--kubeconfig", plane.kubeconfig) as (process, url):
-            async with browser(tmp_path / "profile") as page:
+            async with browser() as page:
                 await page.open(url)
                 assert await page.js("document.getElementById('card-c1') !== null")
                 where = "/api/v1/namespaces/default/pods"

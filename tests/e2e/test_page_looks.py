@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-
-from tests.e2e.browser import DEADLINE_S
+from cardwise.web.page import Frame, serve_page
+from tests.e2e.browser import browser
 from tests.e2e.test_page import BUSY, EXPLAINED, Shown, card, node, opened, state
 
 LONG = "team-with-a-long-name/" + "service-name-that-goes-on-and-on-" * 7 + "end"
@@ -33,13 +32,11 @@ def long_names():
 
 
 async def resized(page, width):
-    await page.call(
-        "Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=width < 600
-    )
+    await page.tab.set_viewport_size({"width": width, "height": 800})
 
 
 async def test_long_names_break_and_nothing_leaves_the_screen(tmp_path):
-    async with opened(Shown(long_names()), tmp_path) as (page, _):
+    async with opened(Shown(long_names())) as (page, _):
         await page.js("document.querySelectorAll('summary').forEach((each) => each.click())")
         await page.until("document.querySelector('details[open] table')")
         for width in (1200, 768, 375):
@@ -50,7 +47,7 @@ async def test_long_names_break_and_nothing_leaves_the_screen(tmp_path):
 
 async def test_an_explanation_begins_at_its_beginning_and_can_be_closed_from_everywhere(tmp_path):
     many = {**EXPLAINED, "nodes": EXPLAINED["nodes"] * 10, "nodes_total": 4000}
-    async with opened(Shown(BUSY, many), tmp_path, width=375) as (page, _):
+    async with opened(Shown(BUSY, many), width=375) as (page, _):
         await page.js("document.querySelector('#pending .why').click()")
         await page.until("document.querySelectorAll('#why ol > li').length === 10")
         dialog = "document.getElementById('why')"
@@ -65,13 +62,13 @@ async def test_an_explanation_begins_at_its_beginning_and_can_be_closed_from_eve
 
 
 async def test_with_forced_colours_bars_still_show_how_full_a_card_is(tmp_path):
-    async with opened(Shown(BUSY), tmp_path) as (page, _):
+    async with opened(Shown(BUSY)) as (page, _):
         colours = (
             "[...document.querySelectorAll('.bar i, .bar, .swatch')]"
             ".map((each) => getComputedStyle(each).backgroundColor)"
         )
         before = await page.js(colours)
-        await page.call("Emulation.setEmulatedMedia", features=[{"name": "forced-colors", "value": "active"}])
+        await page.tab.emulate_media(forced_colors="active")
         assert await page.js("matchMedia('(forced-colors: active)').matches")
         assert await page.js(colours) == before
 
@@ -81,7 +78,7 @@ async def test_nodes_without_cards_are_counted_and_found_but_not_in_the_way(tmp_
     source = Shown(state([*bare, node("gpu", card("c1"))]))
     shown = "[...document.querySelectorAll('article.node:not([hidden])')].map((each) => each.dataset.name)"
     found = "document.getElementById('found').textContent"
-    async with opened(source, tmp_path) as (page, _):
+    async with opened(source) as (page, _):
         assert await page.js(shown) == ["gpu"]
         assert await page.js(found) == "12 nodes without cards: not shown, but the filter finds them."
         assert await page.js("document.getElementById('all').hidden")
@@ -97,16 +94,10 @@ async def test_nodes_without_cards_are_counted_and_found_but_not_in_the_way(tmp_
         await page.until(f"{found} === 'No node is known.'")
 
 
-async def test_without_scripts_the_page_says_what_to_do(tmp_path):
-    async with opened(Shown(BUSY), tmp_path) as (page, url):
-        await page.call("Emulation.setScriptExecutionDisabled", value=True)
-        await page.call("Page.navigate", url=url)
-        await page.call("Page.enable")
-        end_s = asyncio.get_running_loop().time() + DEADLINE_S
-        while not any("cardwise explain" in text for text in await _strings(page)):
-            assert asyncio.get_running_loop().time() < end_s, await _strings(page)
-
-
-async def _strings(page):
-    """Of the page as it is by now: without scripts it cannot be asked whether it has loaded."""
-    return (await page.call("DOMSnapshot.captureSnapshot", computedStyles=[]))["strings"]
+async def test_without_scripts_the_page_says_what_to_do():
+    served = serve_page(Shown(BUSY), 0, Frame("cardwise", "a cluster"))
+    async with served as url, browser(java_script_enabled=False) as page:
+        await page.tab.goto(url)
+        said = page.tab.locator("noscript")
+        await said.wait_for(state="visible")
+        assert "cardwise explain" in await said.inner_text()

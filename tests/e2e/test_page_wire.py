@@ -30,14 +30,13 @@ times shorter; that one only when told to, for a busy machine may be silent for 
 
 
 @contextlib.asynccontextmanager
-async def wired(folder, monkeypatch):
+async def wired(monkeypatch):
     """The page in a tab, behind a wire that can be cut."""
     monkeypatch.setattr(news, "BREATH_S", 0.25)
     source = Shown(state([node("n1", card("c1"))]))
-    async with serve_page(source, 0, Frame("cardwise", "a cluster")) as url, browser(folder) as page:
+    async with serve_page(source, 0, Frame("cardwise", "a cluster")) as url, browser() as page:
         with Forwarder(lambda: int(url.rstrip("/").rpartition(":")[2])) as wire:
-            await page.call("Page.enable")
-            await page.call("Page.addScriptToEvaluateOnNewDocument", source=PROBE)
+            await page.tab.add_init_script(PROBE)
             await page.open(f"http://127.0.0.1:{wire.port}/")
             await page.until(f"{LIVE}.textContent === 'live'")
             yield page, source, wire
@@ -45,7 +44,7 @@ async def wired(folder, monkeypatch):
 
 async def test_a_dead_connection_is_told_apart_from_a_quiet_cluster(tmp_path, monkeypatch):
     """A port forward whose far end is gone stays open, and says nothing."""
-    async with wired(tmp_path, monkeypatch) as (page, source, wire):
+    async with wired(monkeypatch) as (page, source, wire):
         begun = await page.js("patience")
         await page.until(f"patience >= {begun + 4}")  # each "nothing is new" is a sign of life
         assert await page.js(f"{LIVE}.textContent") == "live"
@@ -62,7 +61,7 @@ async def test_a_dead_connection_is_told_apart_from_a_quiet_cluster(tmp_path, mo
 
 
 async def test_a_stream_and_a_fetch_that_break_together_are_begun_anew_once(tmp_path, monkeypatch):
-    async with wired(tmp_path, monkeypatch) as (page, _, wire):
+    async with wired(monkeypatch) as (page, _, wire):
         await page.js(
             "window.whole = window.fetch; window.asked = 0;"
             "window.fetch = () => { asked += 1; return new Promise((_, no) => { window.fail = no; }); }; 0"
@@ -78,7 +77,7 @@ async def test_a_stream_and_a_fetch_that_break_together_are_begun_anew_once(tmp_
 
 
 async def test_a_fetch_that_hangs_does_not_keep_the_page_from_beginning_anew(tmp_path, monkeypatch):
-    async with wired(tmp_path, monkeypatch) as (page, _, wire):
+    async with wired(monkeypatch) as (page, _, wire):
         await page.js(
             "window.whole = window.fetch; window.asked = 0;"
             "window.fetch = () => { asked += 1; return new Promise(() => {}); }; 0"
@@ -94,7 +93,7 @@ async def test_a_tab_that_nobody_looks_at_lets_its_connection_go(tmp_path, monke
     """A browser has six to a host: the seventh tab would stay empty."""
     seen = "Object.defineProperty(document, 'hidden', {{value: {}, configurable: true}});"
     seen += "document.dispatchEvent(new Event('visibilitychange'))"
-    async with wired(tmp_path, monkeypatch) as (page, source, _):
+    async with wired(monkeypatch) as (page, source, _):
         await page.js(seen.format("true"))
         await page.until(f"{OPEN} === 0")
         source.change([node("n2", card("c2"))])

@@ -46,7 +46,7 @@ def save(file, text):
 
 async def test_the_page_shows_every_card_and_why_a_pod_waits(tmp_path):
     with up("--policy", "dense") as (_, url):
-        async with browser(tmp_path) as page:
+        async with browser() as page:
             await page.open(url)
             assert await page.js("document.querySelectorAll('article.node').length") == 4
             assert await page.js("document.querySelectorAll('.card').length") == 16
@@ -59,7 +59,7 @@ async def test_the_page_shows_every_card_and_why_a_pod_waits(tmp_path):
 
 async def test_the_page_needs_nothing_from_elsewhere(tmp_path):
     with up() as (_, url):
-        async with browser(tmp_path) as page:
+        async with browser() as page:
             await page.open(url)
             hosts = await page.js("performance.getEntriesByType('resource').map(each => new URL(each.name).host)")
             assert set(hosts) == {url.removeprefix("http://").strip("/")}
@@ -69,7 +69,7 @@ async def test_the_page_needs_nothing_from_elsewhere(tmp_path):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_the_page_fits_its_window_in_light_and_dark(tmp_path, width, scheme):
     with up("--policy", "dense") as (_, url):
-        async with browser(tmp_path) as page:
+        async with browser() as page:
             await page.open(url, width=width, scheme=scheme)
             assert await page.js("document.documentElement.scrollWidth") <= width
             back = await page.js("getComputedStyle(document.body).backgroundColor")
@@ -85,11 +85,11 @@ async def test_a_card_opens_by_keyboard_and_stays_open_when_the_files_change(tmp
     file = tmp_path / "pods.yaml"
     file.write_text(POD % ("first", 1))
     with up("-f", str(file), "--nodes", "1", "--cards", "1") as (_, url):
-        async with browser(tmp_path / "profile") as page:
+        async with browser() as page:
             await page.open(url)
             await page.js("document.getElementById('nodes-title').focus()")
-            await page.press("Tab", 9)
-            await page.press("Enter", 13)
+            await page.press("Tab")
+            await page.press("Enter")
             assert await page.until("document.querySelectorAll('details[open] tbody tr').length") == 1
             save(file, POD % ("first", 6))
             assert await page.until("document.querySelectorAll('details[open] tbody tr').length === 5")
@@ -101,7 +101,7 @@ async def test_a_mistake_in_the_files_is_said_and_mended_without_a_restart(tmp_p
     file = tmp_path / "pods.yaml"
     file.write_text(POD % ("first", 1))
     with up("-f", str(file)) as (_, url):
-        async with browser(tmp_path / "profile") as page:
+        async with browser() as page:
             await page.open(url)
             save(file, "kind: [")
             await page.until("!document.getElementById('problem').hidden")
@@ -117,7 +117,7 @@ async def test_names_from_files_are_text_and_never_markup(tmp_path):
     file = tmp_path / "<img src=x onerror=document.title='broken'>.yaml"
     file.write_text(POD.replace("gpu.memory", "gpu.memmory") % ("first", 1))
     with up("-f", str(file)) as (_, url):
-        async with browser(tmp_path / "profile") as page:
+        async with browser() as page:
             await page.open(url)
             assert "<img" in await page.until("document.getElementById('denied').textContent")
             assert await page.js("document.images.length") == 0
