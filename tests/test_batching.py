@@ -54,8 +54,8 @@ async def test_what_comes_while_a_batch_is_under_way_goes_together():
 
 
 async def test_a_caller_alone_does_not_wait_for_others():
-    double = doubling(Model(), max_batch=32, cap_s=10.0)
-    async with asyncio.timeout(5):
+    double = doubling(Model(), max_batch=32, gap_s=600.0, cap_s=600.0)
+    async with asyncio.timeout(60):
         assert await double(4) == 8
 
 

@@ -68,7 +68,7 @@ async def test_who_does_not_lead_asks_for_nothing(file):
 async def test_who_leads_looks_at_once(file):
     api = Failing(ClusterError("no answer", retry=True))
     running = asyncio.create_task(loop(file, api).run())
-    await asyncio.wait_for(api.asked.wait(), 10)
+    await asyncio.wait_for(api.asked.wait(), 60)
     running.cancel()
 
 

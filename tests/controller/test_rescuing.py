@@ -151,6 +151,35 @@ async def test_a_lost_node_is_left_after_its_patience_and_its_pods_are_marked_no
         assert world.ready("web") == 2
 
 
+async def test_who_did_not_look_for_a_while_waits_the_whole_patience():
+    """As a replica that led, lost the lease, and leads again: the node was well meanwhile."""
+    async with RescueWorld() as world:
+        for name in ("n0", "n1", "n2"):
+            world.node(name)
+        await world.deploy("web")
+        lost = world.where("web")["web-1"]
+        await world.condition(lost)
+        await world.turns(5)
+        world.now_s += 3600
+        await world.turns(28)
+        assert not world.is_going("web-1")
+        await world.turns(5)
+        assert world.is_going("web-1")
+
+
+async def test_what_another_leader_said_of_a_node_meanwhile_is_not_left_there():
+    async with RescueWorld() as world:
+        sick = await fenced_after_deploying(world, ("n0", "n1"), mib=20000)
+        await world.turns(3)
+        world.fence(sick, healthy=True)
+        await world.turns(3)
+        assert world.told(sick)[1] == "NobodyLeft"
+        told = {"type": wire.CONDITION_RESCUED, "status": "False", "reason": "Stuck", "message": "1 pods are left"}
+        await world.cluster.set_node_condition(sick, told)
+        await world.turn(3600)
+        assert world.told(sick)[1] == "NobodyLeft"
+
+
 async def test_a_node_that_toggles_moves_nobody():
     async with RescueWorld() as world:
         for name in ("n0", "n1", "n2"):

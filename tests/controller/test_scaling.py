@@ -233,6 +233,44 @@ async def test_a_forecast_that_is_not_there_is_told_with_its_reason(fake):
     await world.prometheus.close()
 
 
+async def test_a_forecast_that_takes_longer_than_a_turn_is_made_once(fake):
+    world = World(fake.url, load={**LOAD, "forecast": {}})
+    fake.values[QUERY] = 16
+    fake.history[f"max_over_time(({QUERY})[1h:5m])"] = [(world.utc.timestamp() - 3600, 5)]
+    fit = world.loop.forecasting.fit
+
+    async def slowly(history, steps):
+        await world.turn(minutes=0.25)
+        return await fit(history, steps)
+
+    world.loop.forecasting.fit = slowly
+    await world.turn()
+    await world.loop.forecasting.make_wanted()
+    assert len(world.fits) == 1
+    await world.prometheus.close()
+
+
+async def test_a_forecast_of_a_query_that_changed_while_it_was_made_is_made_of_the_new_one(fake):
+    world = World(fake.url, load={**LOAD, "forecast": {}})
+    fake.values[QUERY] = 16
+    for query in (QUERY, "other"):
+        fake.history[f"max_over_time(({query})[1h:5m])"] = [(world.utc.timestamp() - 3600, 5)]
+    fit = world.loop.forecasting.fit
+
+    async def slowly(history, steps):
+        world.change_policy(load={**LOAD, "query": "other", "forecast": {}})
+        await world.turn(minutes=0.25)
+        return await fit(history, steps)
+
+    world.loop.forecasting.fit = slowly
+    await world.turn()
+    await world.loop.forecasting.make_wanted()
+    await world.turn()
+    assert world.condition("ForecastUsed") == ("False", "HistoryTooShort")
+    assert len(world.fits) == 2
+    await world.prometheus.close()
+
+
 # ---------------------------------------------------------------- others who write
 
 

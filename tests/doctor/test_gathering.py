@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import math
+import socket
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -20,7 +21,6 @@ from cardwise.doctor.queries import QUERIES, STEP_S, WINDOW_S
 from cardwise.doctor.ranking import diagnose
 from cardwise.errors import ClusterError
 from tests.adapters.test_kube_client import KUBECONFIG
-from tests.controlplane.cluster import free_ports
 from tests.doctor.faults import FAULTS
 from tests.doctor.world import TAKEN, small
 from tests.fakes.loopback import served
@@ -160,6 +160,31 @@ async def test_where_cardwise_is_installed_is_read_from_its_webhook(tmp_path):
     assert any("cardwise is installed in gpu" in gap for gap in wrong.beside.gaps)
 
 
+class Slow(Api):
+    """It takes so many seconds to list each kind; kubelets and agents go on meanwhile."""
+
+    list_s = 30
+
+    async def handle(self, request):
+        kind = next((kind for kind, path, _ in paths("cardwise-system") if path == request.path), None)
+        if kind is not None and kind != "Lease":
+            self.taken += timedelta(seconds=self.list_s)
+        return await super().handle(request)
+
+    def _of(self, kind, namespace):
+        found = json.loads(json.dumps(super()._of(kind, namespace)))
+        for each in found if kind == "Lease" else ():
+            each["spec"]["renewTime"] = (self.taken - timedelta(seconds=5)).strftime("%Y-%m-%dT%H:%M:%S.000000Z")
+        return found
+
+
+async def test_a_cluster_that_is_slow_to_list_has_no_silent_agents_and_no_clocks_that_differ(tmp_path):
+    async with client_of(Slow(small()), tmp_path) as client:
+        capture = await gather(client, "cardwise-system", None, TAKEN)
+    found = [each.finding for each in diagnose(facts_of(capture)) if each.finding.code in {"CW103", "CW107"}]
+    assert [each.subject for each in found if each.subject != "this machine"] == []
+
+
 async def test_only_warnings_are_asked_for_of_all_events(tmp_path):
     api = Api(small())
     async with client_of(api, tmp_path) as client:
@@ -246,7 +271,7 @@ async def test_no_pod_is_created_for_trial_where_our_webhook_is_not_installed(tm
 
 
 @contextlib.asynccontextmanager
-async def prometheus_that(answer):
+async def prometheus_that(answer, timeout_s=60.0):
     """One that answers so, and the list of what it was asked."""
     asked = []
 
@@ -256,14 +281,17 @@ async def prometheus_that(answer):
 
     async with (
         served(web.route("*", "/{path:.*}", handle)) as port,
-        Prometheus(f"http://127.0.0.1:{port}", timeout_s=0.3) as server,
+        Prometheus(f"http://127.0.0.1:{port}", timeout_s=timeout_s) as server,
     ):
         yield server, asked
 
 
 async def test_a_prometheus_that_hangs_is_not_asked_to_the_end(tmp_path):
     hung = asyncio.Event()
-    async with prometheus_that(hung.wait) as (server, asked), client_of(Api(small()), tmp_path) as client:
+    async with (
+        prometheus_that(hung.wait, timeout_s=0.3) as (server, asked),
+        client_of(Api(small()), tmp_path) as client,
+    ):
         capture = await gather(client, None, server, TAKEN)
         hung.set()
     assert len(asked) < len(QUERIES) / 2
@@ -363,9 +391,11 @@ async def test_a_cpu_bound_tokenizer_is_named_from_raw_series_though_the_gpu_idl
 
 
 async def test_a_prometheus_that_is_not_there_is_a_gap_and_the_cluster_is_looked_at(tmp_path):
-    (port,) = free_ports(1)
-    async with client_of(Api(small()), tmp_path) as client, Prometheus(f"http://127.0.0.1:{port}") as server:
-        capture = await gather(client, "cardwise-system", server, END)
+    with socket.socket() as taken:  # and nobody listens there: a port that is free is another's in the next moment
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        async with client_of(Api(small()), tmp_path) as client, Prometheus(f"http://127.0.0.1:{port}") as server:
+            capture = await gather(client, "cardwise-system", server, END)
     (told,) = [gap for gap in facts_of(capture).gaps if "Prometheus" in gap]
     assert told.startswith(f"Prometheus at http://127.0.0.1:{port}: ")
     assert told.endswith(": latency, load and limits in force were not looked at")

@@ -39,10 +39,10 @@ def folder(tmp_path_factory):
             one = held.enter_context(socket.socket())
             one.bind(("127.0.0.1", 0))
             ports[port] = str(one.getsockname()[1])
+        assert "right on 97" in run(folder, "python train.py")  # takes seconds, in which nobody else gets the ports
     for name in ("README.md", "gateway.toml"):
         text = (folder / name).read_text()
         (folder / name).write_text(re.sub("|".join(ports), lambda found: ports[found[0]], text))
-    assert "right on 97" in run(folder, "python train.py")
     return folder
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from cardwise.adapters import wire
 from cardwise.adapters.manifests import read_manifests
+from cardwise.errors import UserError
 from cardwise.up.compare import everywhere, settled
 from cardwise.up.hardware import parse_node, uniform
 from cardwise.up.sources import Sources
@@ -272,6 +273,19 @@ def test_a_folder_stands_for_the_manifests_in_it(tmp_path):
     (tmp_path / "b.yml").write_text(files(manifest("b", SLICE)))
     (tmp_path / "notes.txt").write_text("kind: [")
     assert [each.name for each in Sources((str(tmp_path),)).read().workloads] == ["a", "b"]
+
+
+def test_a_folder_that_holds_nothing_any_more_has_changed_once(tmp_path):
+    file, sources = tmp_path / "a.yaml", Sources((str(tmp_path),))
+    file.write_text(files(manifest("a", SLICE)))
+    sources.read()
+    file.unlink()
+    assert sources.changed()
+    with pytest.raises(UserError, match="holds no"):
+        sources.read()
+    assert not sources.changed()
+    file.write_text(files(manifest("a", SLICE)))
+    assert sources.changed()
 
 
 # ---------------------------------------------------------------- mistakes

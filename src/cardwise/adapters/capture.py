@@ -85,7 +85,7 @@ class Tried(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Beside(msgspec.Struct, frozen=True, rename="camel"):
-    """What stands beside the items. taken: by the API server's clock; clock_off_s: this machine's less that.
+    """What stands beside the items. taken: by the API server's clock; clock_off_s: this machine's less that, at least.
 
     tried: None where no pod was created for trial, as in a dump by kubectl.
     """

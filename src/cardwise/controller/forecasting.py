@@ -103,6 +103,8 @@ class Forecasting:
             if isinstance(found, Refusal):
                 log.info("no forecast", policy=key, reason=found.why.value, why=found.text)
             self._made[key] = _Made(load, begin, self.now_s(), found)
+            if key in self._wanted and self._wanted[key][0] == load:  # a turn asked for it while it was being made
+                del self._wanted[key]
 
     async def _make(self, load: LoadSpec, begin: datetime) -> Forecast | Refusal:
         if self.prometheus is None or load.forecast is None:

@@ -14,6 +14,7 @@ killed at any step goes on where it was. Refuses to delete what is on a node tha
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -32,7 +33,7 @@ from cardwise.controller.rescue.facts import Facts, complete, controller_of, rel
 from cardwise.controller.rescue.settings import RescueSettings
 from cardwise.controller.rescue.telling import Telling
 from cardwise.controller.turns import take_turns
-from cardwise.core.fleet.grounds import Ground, Spell, Why, hear, ripe
+from cardwise.core.fleet.grounds import Ground, Spell, Why, anew, hear, ripe
 from cardwise.core.fleet.guard import age_s
 from cardwise.core.fleet.rescue import Because, Move, Moved, Plan, Replica, Step, World, rescue
 from cardwise.core.fleet.room import Room
@@ -44,6 +45,8 @@ log = structlog.get_logger()
 PERIOD_S = 1.0
 UNHEARD_S = 5.0
 """So long a turn waits to hear of what the one before did. An answer that was lost is never heard of."""
+LONGEST_GAP_S = 30.0
+"""Between two looks, after which patience begins anew: longer than a turn takes in which some writes time out."""
 REFUSED_S, MOST_REFUSED_S = 10.0, 300.0
 """So long a pod is left alone of which a step was refused, or failed, doubled each time."""
 
@@ -77,6 +80,7 @@ class Rescuing:
     telling: Telling = field(init=False)
     facts: Facts = field(init=False)
     _spells: dict[Ground, Spell] = field(default_factory=dict)
+    _looked_s: float = -math.inf
     _replicas: list[Replica] = field(default_factory=list)
     _complete_s: dict[str, float] = field(default_factory=dict)
     _refused: dict[str, _Refused] = field(default_factory=dict)
@@ -100,7 +104,12 @@ class Rescuing:
         """One look at everything, and the steps that follow from it."""
         if self.ledger.outdated:
             self.ledger.rebuild()
-        self._spells = hear(self._spells, self.facts.grounds(), self.now_s(), self.settings.patience)
+        now_s = self.now_s()
+        if now_s - self._looked_s > LONGEST_GAP_S:  # as after another led: who knows what was in between
+            self._spells, self._complete_s = anew(self._spells, now_s), {}
+            self.telling.begin_anew()
+        self._looked_s = now_s
+        self._spells = hear(self._spells, self.facts.grounds(), now_s, self.settings.patience)
         if self._waits_to_hear():
             return
         left = ripe(self._spells, self.now_s(), self.settings.patience)

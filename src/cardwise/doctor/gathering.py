@@ -45,19 +45,22 @@ class Api(Requests, Protocol):
 
 
 def paths(namespace: str) -> tuple[tuple[str, str, Mapping[str, str]], ...]:
-    """Kind, path, and parameters. namespace: where cardwise is installed."""
+    """Kind, path, and parameters. namespace: where cardwise is installed.
+
+    Leases last: their ages are counted from when all was listed, and a slow cluster would make its nodes silent.
+    """
     ours = f"namespaces/{namespace}"
     return (
         (HOOKS, "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations", {}),
         ("Node", "/api/v1/nodes", {}),
         ("Pod", "/api/v1/pods", {}),
         ("Event", "/api/v1/events", {"fieldSelector": "type=Warning"}),
-        ("Lease", f"/apis/coordination.k8s.io/v1/{ours}/leases", {}),
-        ("Lease", "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases", {}),
         ("EndpointSlice", f"/apis/discovery.k8s.io/v1/{ours}/endpointslices", {}),
         ("RuntimeClass", "/apis/node.k8s.io/v1/runtimeclasses", {}),
         ("Workload", "/apis/kueue.x-k8s.io/v1beta2/workloads", {}),
         ("Secret", f"/api/v1/{ours}/secrets", {"fieldSelector": "type=kubernetes.io/tls"}),
+        ("Lease", f"/apis/coordination.k8s.io/v1/{ours}/leases", {}),
+        ("Lease", "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases", {}),
     )
 
 

@@ -30,6 +30,7 @@ class Sources:
         """All workloads as the files are now. Raises InputError or UserError."""
         if not self.paths:
             return read_manifests({f"(example) {EXAMPLE}": _example()})
+        self._stamps = []  # also of a folder that holds nothing: it has not changed again until it holds something
         files = _files(self.paths)
         self._stamps = _stamps(files)
         texts = {STDIN_NAME if file == STDIN else str(file): self._text(file) for file in files}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cardwise.core.fleet.grounds import Ground, Patience, Why, hear, ripe
+from cardwise.core.fleet.grounds import Ground, Patience, Why, anew, hear, ripe
 
 PATIENCE = Patience(fenced_s=5, lost_s=60, mps_s=60, most_s=200, forget_s=1000)
 CARD = Ground("n0", "c0", Why.FENCED)
@@ -41,6 +41,14 @@ def test_the_patience_with_a_node_that_toggles_has_an_end():
 def test_a_fenced_card_is_given_no_more_time_however_often_it_was_fenced():
     spells = heard((0, {CARD}), (10, set()), (20, {CARD}))
     assert ripe(spells, 25, PATIENCE) == {CARD}
+
+
+def test_what_nobody_looked_at_for_a_while_begins_anew_and_counts_as_the_same_bout():
+    spells = anew(heard((0, {NODE}), (10, set()), (20, {NODE})), 500)
+    assert ripe(spells, 500 + 119, PATIENCE) == set()
+    assert ripe(spells, 500 + 120, PATIENCE) == {NODE}
+    over = heard((0, {NODE}), (10, set()))
+    assert anew(over, 500) == over
 
 
 def test_what_is_long_over_is_forgotten():

@@ -57,6 +57,10 @@ class Telling:
         self.grounds = metrics.RESCUE_BAD_GROUNDS.gauge(registry)
         self._said, self._failed = Said(self.now_s, AGAIN_S), Said(self.now_s, most=MOST_REMEMBERED)
 
+    def begin_anew(self) -> None:
+        """Another may have said something else of the nodes meanwhile: it is all said again."""
+        self._told.clear()
+
     async def moved(self, pod: Pod, move: Move) -> None:
         """A step was taken."""
         self.steps.labels(move.step.value).inc()

@@ -91,6 +91,13 @@ def hear(spells: Spells, bad: Collection[Ground], now_s: float, patience: Patien
     return known
 
 
+def anew(spells: Spells, now_s: float) -> dict[Ground, Spell]:
+    """The same after nobody looked for a while: what lasts may have been over meanwhile, so it lasts from now on."""
+    return {
+        ground: spell if spell.over_s is not None else replace(spell, since_s=now_s) for ground, spell in spells.items()
+    }
+
+
 def ripe(spells: Spells, now_s: float, patience: Patience) -> set[Ground]:
     """Grounds that have been bad for long enough."""
     return {
