@@ -153,13 +153,14 @@ async def test_items_of_different_keys_never_share_a_batch():
 
 
 async def test_a_deadline_that_cannot_be_met_is_said_and_not_served():
-    model = Model()
-    double = doubling(model, max_batch=1)
+    model, clock = Model(), [100.0]
+    double = doubling(model, max_batch=1, now_s=lambda: clock[0])
     model.gate.clear()
     first = asyncio.ensure_future(double(0))
     await asyncio.sleep(0.01)
     late = asyncio.ensure_future(double(1, deadline_s=0.02))
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0.01)
+    clock[0] += 0.03
     model.gate.set()
     await first
     with pytest.raises(NotServedError, match="expired"):

@@ -74,7 +74,7 @@ def test_what_is_no_regular_file_is_skipped_and_not_waited_for(folders):
     (folders[0] / "zero.json").symlink_to("/dev/zero")
     reading = threading.Thread(target=read_toolkit, args=(folders,), daemon=True)
     reading.start()
-    reading.join(5)
+    reading.join(60)
     assert not reading.is_alive()
 
 

@@ -31,10 +31,14 @@ users: [{{name: me, user: {{token: secret}}}}]
 
 @dataclass
 class ApiServer:
-    """Answers from a script. watches: what each watch does, in turn; the last one stays open and silent."""
+    """Answers from a script. watches: what each watch does, in turn; the last one stays open and silent.
+
+    since: what every watch from a point in history does, in place of that.
+    """
 
     pages: dict[str, list] = field(default_factory=dict)
     watches: list = field(default_factory=list)
+    since: dict[str, list] = field(default_factory=dict)
     answer: object = None
     seen: list = field(default_factory=list)
     stop: asyncio.Event = field(default_factory=asyncio.Event)
@@ -57,7 +61,8 @@ class ApiServer:
         return web.json_response({"metadata": {"resourceVersion": "10", "continue": more}, "items": pages[page]})
 
     async def _watch(self, request):
-        script = self.watches.pop(0) if self.watches else []
+        turn = self.watches.pop(0) if self.watches else []
+        script = self.since.get(request.query["resourceVersion"], turn)
         if isinstance(script, int):
             return status(script, "too old resource version")
         answer = web.StreamResponse(headers={"Content-Type": "application/json"})
@@ -285,8 +290,14 @@ async def test_a_bookmark_is_read_as_the_api_server_writes_it(client, api):
 
 async def test_a_silent_connection_is_dead_after_a_while(client, api, monkeypatch):
     monkeypatch.setattr(feed, "IDLE_S", 0.1)
-    api.watches = [[change("ADDED", pod("a", "11"))], [change("ADDED", pod("b", "12"))]]
-    assert words(await events(client, 4)) == ["+", "a@11", "?", "b@12"]
+    api.since = {"10": [change("ADDED", pod("a", "11"))], "11": [change("ADDED", pod("b", "12"))]}
+    told = []
+    async with asyncio.timeout(60), contextlib.aclosing(client.follow_pods()) as stream:
+        while words(told)[-1:] != ["b@12"]:
+            told.append(await anext(stream))
+    said = [word for word in words(told) if word not in {"…", "!"}]
+    assert said[-2] == "?"
+    assert [word for word in said if word != "?"] == ["+", "a@11", "b@12"]  # a busy server seems dead once more
 
 
 @pytest.mark.parametrize("gone", [410, [error(410)]], ids=["as an HTTP status", "as an event"])

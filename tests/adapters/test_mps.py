@@ -96,8 +96,9 @@ async def test_a_daemon_that_does_not_answer_is_stopped_by_force(fake, control):
     fake.tell(hangs=["quit"])
     control.daemon = daemon_of(fake, deadline_s=0.2)
     await control.stop()
-    await asyncio.sleep(0.05)
-    assert not control.running()
+    async with asyncio.timeout(60):
+        while control.running():  # it was killed, and ends when the machine comes to it
+            await asyncio.sleep(0.01)
 
 
 async def test_a_killed_daemon_is_not_alive_though_its_pid_file_lies_there(control, fake):
@@ -118,6 +119,14 @@ async def test_a_pid_file_that_names_another_process_is_not_believed(control, fa
     fake.pipe_dir.mkdir()
     (fake.pipe_dir / "nvidia-cuda-mps-control.pid").write_text(f"{os.getpid()}\n")
     assert not control.running()
+
+
+async def test_a_daemon_is_moved_out_of_our_cgroup_though_its_pid_file_comes_after_the_start(control, fake, tmp_path):
+    (tmp_path / "cgroup.controllers").touch()
+    control.daemon = daemon_of(fake, cgroups=tmp_path)
+    fake.tell(late_pid_s=0.5)
+    await control.start()
+    assert (tmp_path / "cardwise-mps" / "cgroup.procs").read_text() == f"{fake.pid}\n"
 
 
 async def test_a_daemon_that_cannot_start_says_why(control, fake):
@@ -144,7 +153,7 @@ async def test_a_hanging_call_is_killed_at_its_deadline(fake, control):
     begun_s = time.monotonic()
     with pytest.raises(CardError, match=r"not answered within 0\.2 s"):
         await control.servers()
-    assert time.monotonic() - begun_s < 5
+    assert time.monotonic() - begun_s < 30  # it hangs for twice as long
 
 
 async def test_an_answer_that_makes_no_sense_is_not_alive(control, fake):

@@ -36,8 +36,9 @@ def node(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def opened(node):
+def opened(node, monkeypatch):
     """A node of the cards named, and its driver, open. The driver is closed at the end."""
+    monkeypatch.setattr("cardwise.adapters.nvml.driver.WATCH_WITHIN_S", 60.0)  # what comes before it watches is lost
     drivers = []
 
     def made(*models, **driver):

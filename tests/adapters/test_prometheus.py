@@ -95,12 +95,11 @@ async def test_a_server_that_is_silent_is_given_up_in_time():
 
 
 async def test_a_server_that_is_not_there_is_an_error_to_try_again():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{free.getsockname()[1]}"
-    async with Prometheus(url) as prometheus:
-        with pytest.raises(ClusterError, match="Prometheus at") as caught:
-            await prometheus.instant("up", NOW)
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))  # and does not listen: nobody else gets its port meanwhile
+        async with Prometheus(f"http://127.0.0.1:{deaf.getsockname()[1]}") as prometheus:
+            with pytest.raises(ClusterError, match="Prometheus at") as caught:
+                await prometheus.instant("up", NOW)
     assert caught.value.retry
 
 

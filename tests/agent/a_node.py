@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import tempfile
+import time
 from pathlib import Path
 
 from cardwise.adapters import wire
@@ -20,6 +21,9 @@ from tests.fakes.nvml import Node, load
 
 GPU = wire.OWN_COUNT
 DEADLINE_S = 60.0
+HOUR_MS = 3_600_000
+LASTS_S = 3.0
+"""A sample takes a thousandth of it."""
 
 
 class GpuNode:
@@ -108,6 +112,13 @@ class GpuNode:
         await self.until(lambda: self.kubelet.devices.endpoints.get(GPU) is not self._gone, "not registered anew")
         await self.kubelet.wait_registered(GPU, timeout_s)
         await self.until(lambda: self.kubelet.allocatable(GPU) == self._healthy(), "not the agent's slots")
+        await self.until(self._hears, "it does not hear of events")
+
+    def _hears(self):
+        """Whether the driver tells events of all cards that do not hang: what happens before is told to nobody."""
+        hang = {self.nvml.uuid(int(line.split()[1])) for line in self.nvml._lines if line.startswith("hang")}
+        watches, cards = self.driver._watches, {card.uuid for card in self.agent.inventory.facts.cards}
+        return all(uuid in watches and watches[uuid][1].returned for uuid in cards - hang)
 
     def _healthy(self):
         return sum(device.healthy for device in self.agent.plugin.devices())
@@ -153,6 +164,19 @@ class GpuNode:
         """The pod is gone from the API and from the kubelet."""
         self.port.remove(body)
         self.kubelet.remove_pod(body["metadata"]["uid"])
+
+    async def hung(self, card=0):
+        """A card's samples do not return from now on, and one has not: its worker, which the test has to itself."""
+        self.nvml.hang(card, "nvmlDeviceGetPowerUsage", HOUR_MS)
+        told_s, worker = time.monotonic(), self.agent.using.cards._workers[self.uuid(card)]
+
+        def hangs():
+            """Or the one that had begun by then hangs already: it lasts."""
+            since_s = worker.since_s
+            return since_s is not None and (since_s > told_s or time.monotonic() - since_s > LASTS_S)
+
+        await self.until(hangs, "it does not hang")
+        return worker
 
     def slot_files(self):
         return sorted(path.name for path in (self.folder / "cdi").glob("cardwise*"))

@@ -10,7 +10,8 @@ import sys
 from tests.agent.node_port import pod, share
 
 CONTAINER = "c" * 64
-TICK_S = 0.02
+TICK_S, MOST_TICK_S = 0.02, 0.1
+"""Between two steps of what grows. A machine that stalls gives nobody time to look: nothing grows meanwhile."""
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); time.sleep(600)"
 PLAIN = "import time; print(1, flush=True); time.sleep(600)"
 
@@ -18,10 +19,11 @@ PLAIN = "import time; print(1, flush=True); time.sleep(600)"
 class Tenant:
     """A pod with one process on one card. per_s: MiB that it grows by each second, up to ``most_mib``.
 
-    greedy: where less is left than it wants, it takes that and lives on, as an engine that caches does.
+    greedy: where less is left than it wants, it takes that and lives on, as an engine that caches does. pid: what the
+    card tells in place of the process's number.
     """
 
-    def __init__(self, node, body, mib, *, card=0, stubborn=False):
+    def __init__(self, node, body, mib, *, card=0, stubborn=False, pid=None):
         self.node, self.body, self.card, self.mib = node, body, card, mib
         self.per_s, self.most_mib = 0.0, 10**9
         self.greedy = False
@@ -29,7 +31,7 @@ class Tenant:
         command = [sys.executable, "-c", STUBBORN if stubborn else PLAIN]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE)
         self.process.stdout.readline()  # it ignores signals from here on, if it does
-        self.pid = self.process.pid
+        self.pid = pid or self.process.pid
         folder = node.folder / "proc" / str(self.pid)
         folder.mkdir(parents=True)
         (folder / "cgroup").write_text(f"0::/kubepods/pod{self.uid}/{CONTAINER}\n")
@@ -87,14 +89,16 @@ class Tenants:
         for each in self.all:
             each.close()
 
-    async def add(self, name, mib, *, card=0, best_effort=False, granted_mib=None, lent_mib=0, stubborn=False, **more):
+    async def add(
+        self, name, mib, *, card=0, best_effort=False, granted_mib=None, lent_mib=0, stubborn=False, pid=None, **more
+    ):
         """A pod that runs and holds so much of a card."""
         granted = granted_mib or mib
         annotations = {"cardwise.dev/class": "best-effort"} if best_effort else {}
         shares = {"app": [share(self.node.uuid(card), granted, 0, lent_mib=lent_mib)]}
         body = self.node.bound(_marked(pod(name, shares, annotations=annotations), **more))
         await self.node.run(body)
-        tenant = Tenant(self.node, body, mib, card=card, stubborn=stubborn)
+        tenant = Tenant(self.node, body, mib, card=card, stubborn=stubborn, pid=pid)
         self.all.append(tenant)
         self._write()
         return tenant
@@ -121,7 +125,7 @@ class Tenants:
             await asyncio.sleep(TICK_S)
             now_s = loop.time()
             for each in self.all:
-                self._grow(each, now_s - last_s)
+                self._grow(each, min(now_s - last_s, MOST_TICK_S))
             last_s = now_s
             if self.kubelet:
                 self._end_evicted()

@@ -508,3 +508,18 @@ async def test_an_app_container_that_starts_before_the_status_tells_of_its_init_
         ended = [{"name": "load", "state": {"terminated": {"exitCode": 0}}}]
         node.port.put({**body, "status": {"phase": "Pending", "initContainerStatuses": ended}})
         assert (await starting).env["CARDWISE_MEMORY_MIB"] == "1000"
+
+
+async def test_of_two_streams_the_one_that_is_busy_while_a_card_falls_sick_hears_of_it_too():
+    """As a kubelet that restarts has them: the old one is not over yet."""
+    async with GpuNode() as node:
+        plugin = node.agent.plugin
+        busy, quick = plugin.offers(), plugin.offers()
+        await anext(busy)  # it has not come back for more, as while its message is sent
+        await anext(quick)
+        hearing = asyncio.ensure_future(anext(quick))
+        await asyncio.sleep(0)
+        node.agent.inventory.report("test", node.uuid(), "sick")
+        plugin.renew()
+        assert not any(device.healthy for device in await asyncio.wait_for(hearing, 60))
+        assert not any(device.healthy for device in await asyncio.wait_for(anext(busy), 60))

@@ -6,10 +6,8 @@ import contextlib
 
 import pytest
 
-from tests.agent.a_node import GpuNode
+from tests.agent.a_node import HOUR_MS, GpuNode
 from tests.agent.test_using import metrics
-
-HOUR_MS = 3_600_000
 
 
 @contextlib.asynccontextmanager

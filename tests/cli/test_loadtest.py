@@ -74,7 +74,7 @@ def test_ctrl_c_gives_the_results_so_far(tmp_path):
         while service.counts()["asked"] < 20:
             time.sleep(0.05)
         running.send_signal(signal.SIGINT)
-        told, _ = running.communicate(timeout=30)
+        told, _ = running.communicate(timeout=60)
     assert running.returncode == 130
     assert "ended early, by an interrupt" in told
     assert read_curve(tmp_path / "loadtest.json").steps[0].outcomes.ok > 0

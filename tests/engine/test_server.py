@@ -22,8 +22,8 @@ async def seconds(awaitable):
 
 
 async def until(holds):
-    """Wait for what must come; the test's own time limit is 10 s."""
-    async with asyncio.timeout(10):
+    """Wait for what must come. Not for what is there for a moment only: a busy machine may miss it."""
+    async with asyncio.timeout(60):
         while not holds():
             await asyncio.sleep(0.002)
 
@@ -130,7 +130,7 @@ async def test_what_was_executed_is_told_by_row_else_by_request():
 
 
 async def test_work_of_a_client_that_left_is_done_if_it_had_begun_and_dropped_if_it_waited():
-    async with engine_and_client(t0_ms=150.0) as (engine, client):
+    async with engine_and_client(t0_ms=2000.0) as (engine, client):
         runs, waits = asks(client, [[1], [2]])
         await until(lambda: engine.replica.tally.waiting + engine.replica.tally.running == 2)
         first = next(iter(engine.replica.executed.begun))
@@ -183,7 +183,7 @@ async def test_a_request_that_would_never_fit_is_refused():
 
 
 async def test_out_of_memory_loses_all_in_flight_and_the_replica_starts_again_cold():
-    chosen = {"t0_ms": 100.0, "kv_tokens": 10, "tokens_per_row": 4, "over_memory": OverMemory.RESTART, "load_s": 0.2}
+    chosen = {"t0_ms": 1500.0, "kv_tokens": 10, "tokens_per_row": 4, "over_memory": OverMemory.RESTART, "load_s": 1.5}
     async with engine_and_client(**chosen) as (engine, client):
         await until(lambda: engine.replica.is_ready)
         answers = await asyncio.gather(*asks(client, [[1], [2], [3]]))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
+from cardwise.adapters.http1.client import Pool
 from cardwise.gateway.settings import WarmUp
 from tests.gateway.world import echo, gateway, service, until, upstream
 
@@ -63,6 +65,25 @@ async def test_a_replica_returns_when_it_listens_again():
         async with upstream(echo, one.port), world.client() as client:
             await until(lambda: world.replica.ready)
             assert (await client.get("/")).status_code == 200
+
+
+async def test_a_gateway_that_stood_still_while_it_connected_does_not_hold_that_against_the_replica(monkeypatch):
+    """What the replica sent meanwhile takes some turns of the loop, of which the timer has the first."""
+    usual, stalls = Pool._dial, [0.7]
+
+    async def dial(pool):
+        if stalls:
+            time.sleep(stalls.pop())  # all of the process
+            for _ in range(3):
+                await asyncio.sleep(0)
+        return await usual(pool)
+
+    made = {"connect_ms": 200, "keep_alive_s": 0.0, "probe_every_ms": 60_000}
+    async with upstream(echo) as replica, gateway(service(replica.url, **made)) as world, world.client() as client:
+        monkeypatch.setattr(Pool, "_dial", dial)
+        answer = await client.get("/")
+        assert (answer.status_code, answer.headers["x-cardwise-attempts"]) == (200, "1")  # it never left
+        assert not stalls
 
 
 async def test_who_waits_while_the_last_replica_leaves_is_told():

@@ -141,7 +141,7 @@ async def gateway_with_few_files(tmp_path, url, limit):
     try:
         line = (await process.stdout.readline()).decode()
         ports = [int(port) for port in re.findall(r":(\d+)", line)]
-        async with httpx2.AsyncClient() as client:
+        async with httpx2.AsyncClient(timeout=60) as client:
             while (await client.get(f"http://127.0.0.1:{ports[1]}/readyz")).status_code != 200:
                 await asyncio.sleep(0.02)
         yield ports
@@ -164,7 +164,7 @@ async def test_clients_that_only_hold_connections_do_not_take_the_files_that_rep
     async with (
         upstream(echo) as replica,
         gateway_with_few_files(tmp_path, replica.url, limit) as (port, admin_port),
-        httpx2.AsyncClient() as kept,
+        httpx2.AsyncClient(timeout=60) as kept,
     ):
         url = f"http://127.0.0.1:{port}/"
         assert (await kept.post(url, content=b"x")).status_code == 200
@@ -262,4 +262,4 @@ def test_a_gateway_that_is_told_twice_to_stop_still_ends_with_0(tmp_path):
         assert process.stdout.readline().startswith(b"listening")
         for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGINT):
             process.send_signal(number)
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import socket
 from dataclasses import dataclass
 
 import httpx2
@@ -49,10 +50,10 @@ class World:
 
     def client(self, **more):
         limits = httpx2.Limits(max_connections=None)
-        return httpx2.AsyncClient(base_url=self.url, timeout=20, limits=limits, **more)
+        return httpx2.AsyncClient(base_url=self.url, timeout=60, limits=limits, **more)
 
     async def admin(self, path):
-        async with httpx2.AsyncClient(timeout=20) as client:
+        async with httpx2.AsyncClient(timeout=60) as client:
             return await client.get(f"http://127.0.0.1:{self.admin_port}{path}")
 
     async def connect(self):
@@ -66,8 +67,8 @@ class World:
         )
 
 
-async def until(condition, most_s=10.0):
-    async with asyncio.timeout(most_s):
+async def until(condition):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.005)
 
@@ -120,8 +121,11 @@ class Upstream:
         self.url = ""
 
     async def listen(self, port=0):
-        self.server = await asyncio.start_server(self.talk, "127.0.0.1", port)
-        self.port = self.server.sockets[0].getsockname()[1]
+        self.held = socket.socket()  # keeps the port from everybody else when this one has died, and does not listen
+        self.held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.held.bind(("127.0.0.1", port))
+        self.port = self.held.getsockname()[1]
+        self.server = await asyncio.start_server(self.talk, "127.0.0.1", self.port)
         self.url = f"http://127.0.0.1:{self.port}"
 
     async def talk(self, reader, writer):
@@ -156,6 +160,10 @@ class Upstream:
         for writer in tuple(self.connections):
             writer.transport.abort()
 
+    def close(self):
+        self.die()
+        self.held.close()
+
 
 @contextlib.asynccontextmanager
 async def upstream(serve, port=0):
@@ -164,7 +172,7 @@ async def upstream(serve, port=0):
     try:
         yield replica
     finally:
-        replica.die()
+        replica.close()
 
 
 async def echo(asked):

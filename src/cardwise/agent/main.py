@@ -47,7 +47,7 @@ from cardwise.agent.models import ModelFolders
 from cardwise.agent.mps_daemon import Supervisor
 from cardwise.agent.node_lock import NodeLock
 from cardwise.agent.owners import Owners
-from cardwise.agent.plugin import SlotPlugin
+from cardwise.agent.plugin import News, SlotPlugin
 from cardwise.agent.preparing import Preparing
 from cardwise.agent.publishing import Publishing
 from cardwise.agent.reclaiming import OFF, Reclaiming
@@ -207,7 +207,7 @@ async def build(port: NodePort, settings: Settings, node: str, driver: Driver, f
     owners = Owners(resources, Path(settings.kubelet_folder), settings.resource, pods, allocation_of)
     files = SlotFiles(Path(settings.cdi_folder))
     slots = Slots(settings.slots_per_card)
-    changed = asyncio.Event()
+    changed = News()
     cgroups = Path(settings.cgroup_folder)
     isolating = Isolating(driver, inventory, journal, pods, mps, cgroups, changed.set, standings=standings)
     toolkit = ToolkitFiles([Path(folder) for folder in settings.cdi_read_folders])

@@ -27,6 +27,25 @@ PREPARE_TIMEOUT_S = 25.0
 
 
 @dataclass(slots=True)
+class News:
+    """Something changed, so many times. Counted: several may listen, and one who is busy meanwhile misses nothing."""
+
+    count: int = 0
+    _next: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def set(self) -> None:
+        """Something changed."""
+        self.count += 1
+        told, self._next = self._next, asyncio.Event()
+        told.set()
+
+    async def after(self, count: int) -> None:
+        """Wait until there was more than that."""
+        while self.count <= count:
+            await self._next.wait()
+
+
+@dataclass(slots=True)
 class SlotPlugin:
     """Behind the kubelet's device plugin API. took: called with each call's name and seconds."""
 
@@ -34,19 +53,19 @@ class SlotPlugin:
     journal: Journal
     preparing: Preparing
     slots: Slots
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    changed: News = field(default_factory=News)
     took: Callable[[str, float], None] = to_nobody
 
     async def offers(self) -> AsyncIterator[Sequence[Device]]:
         """All slots, and again when :meth:`renew` was called and a slot's health changed."""
         told: Sequence[Device] | None = None
         while True:
-            self.changed.clear()
+            known = self.changed.count
             now = self.devices()
             if now != told:
                 told = now
                 yield now
-            await self.changed.wait()
+            await self.changed.after(known)
 
     def renew(self) -> None:
         """Something changed: look again."""

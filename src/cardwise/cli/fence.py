@@ -64,8 +64,8 @@ def clear_command(card: str, by: str, state_folder: Path | None) -> None:
         if card not in told:
             known = ", ".join(sorted(told)) or "none"
             raise UserError(f"{card}: is not fenced, and was not within a day; those that are: {known}")
-        found.ask_to_clear(card, by)
         try:
+            found.ask_to_clear(card, by)
             done = _is_done(found, card)
         except KeyboardInterrupt:
             found.take_back(card)

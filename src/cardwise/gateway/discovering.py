@@ -298,14 +298,14 @@ class Discovery:
             name = running.service.settings.name
             if self._said.is_news(name, port):
                 log.warning("no endpoint has the port, so there is no replica", service=name, port=port)
-        running.membership.hear(places_of(slices, port), time.monotonic())
+        running.membership.hear(places_of(slices, port))
 
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
             now_s = time.monotonic()
             for running in self._all_running():
-                running.membership.tick(now_s)
+                running.membership.tick(TICK_S)  # however late it comes
             self._succeed()
             if self._is_stale:
                 self._reconcile()

@@ -14,7 +14,8 @@ from cardwise.gateway.replicas import Replica
 
 MISSING_S = 1.0
 """How long an endpoint may be in no slice before its replica drains. The EndpointSlice controller writes the slices of
-one move within milliseconds; until then probes and requests tell whether the replica is there."""
+one move within milliseconds; until then probes and requests tell whether the replica is there. Of time in which we
+listened: a process that stood still has not yet read what was told meanwhile."""
 
 
 class Membership:
@@ -26,18 +27,20 @@ class Membership:
         self._replicas: dict[Place, Replica] = {}
         self._missing: dict[Place, float] = {}
 
-    def hear(self, places: Mapping[Place, State], now_s: float) -> None:
+    def hear(self, places: Mapping[Place, State]) -> None:
         """All endpoints, as they are now."""
         for place, state in places.items():
             self._missing.pop(place, None)
             self._put(place, state)
         for place in self._replicas:
             if place not in places:
-                self._missing.setdefault(place, now_s)
+                self._missing.setdefault(place, 0.0)
 
-    def tick(self, now_s: float) -> None:
-        """Let those drain that have been missing for long enough."""
-        for place in [each for each, since_s in self._missing.items() if now_s - since_s >= MISSING_S]:
+    def tick(self, listened_s: float) -> None:
+        """Let those drain that have been missing for long enough. listened_s: since the last tick."""
+        for place in self._missing:
+            self._missing[place] += listened_s
+        for place in [each for each, missing_s in self._missing.items() if missing_s >= MISSING_S]:
             del self._missing[place]
             self._members.leave(self._replicas.pop(place))
 

@@ -188,14 +188,14 @@ class FakeKubelet:
         """Healthy devices, whoever has them."""
         return self.devices.capacity()[1].get(resource, 0)
 
-    async def wait_registered(self, resource: str, timeout_s: float = 10.0) -> None:
+    async def wait_registered(self, resource: str, timeout_s: float = 60.0) -> None:
         """Until a plugin has registered and has sent its devices once."""
         await self.wait(lambda: self._is_registered(resource), f"no plugin for {resource}", timeout_s)
 
-    async def wait_allocatable(self, resource: str, count: int, timeout_s: float = 10.0) -> None:
+    async def wait_allocatable(self, resource: str, count: int, timeout_s: float = 60.0) -> None:
         await self.wait(lambda: self.allocatable(resource) == count, f"never {count} of {resource}", timeout_s)
 
-    async def wait(self, done: Callable[[], bool], complaint: str, timeout_s: float = 10.0) -> None:
+    async def wait(self, done: Callable[[], bool], complaint: str, timeout_s: float = 60.0) -> None:
         until_s = time.monotonic() + timeout_s
         while not done():
             if time.monotonic() > until_s:

@@ -37,7 +37,7 @@ class FakeMps:
         Path(self.command).chmod(0o755)
 
     def tell(self, **faults) -> None:
-        """Change the script: version, start_fails, die_after, hangs, garbage, ignore, floors, fault, clients, ..."""
+        """Change the script: version, start_fails, late_pid_s, die_after, hangs, garbage, ignore, floors, fault, ..."""
         self._told.update(faults)
         half = self.script.with_suffix(".half")
         half.write_bytes(marshal.dumps(self._told))
@@ -62,9 +62,9 @@ class FakeMps:
             return
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        for _ in range(500):
-            if not self._is_ours(pid):
-                return
+        end_s = time.monotonic() + 60
+        while self._is_ours(pid):
+            assert time.monotonic() < end_s, f"process {pid} does not end"
             time.sleep(0.002)
 
     def _is_ours(self, pid) -> bool:

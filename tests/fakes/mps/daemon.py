@@ -11,6 +11,7 @@ import os
 import re
 import signal
 import socket
+import time
 from pathlib import Path
 
 from control import script  # our own folder is on the path: see control.py
@@ -305,6 +306,7 @@ def bound(path):
 
 def serve(daemon, listener):
     pidfile = pipe_dir() / PID_FILE
+    time.sleep(script().get("late_pid_s", 0))
     pidfile.write_text(f"{os.getpid()}\n")
     while True:
         connection, _ = listener.accept()
@@ -313,8 +315,8 @@ def serve(daemon, listener):
             try:
                 told = daemon.answer(words) if words != ["protocol"] else (0, str(daemon.protocol))
             except SystemExit:
-                pidfile.unlink(missing_ok=True)
                 (pipe_dir() / "control").unlink(missing_ok=True)
+                pidfile.unlink(missing_ok=True)  # last: who waits for that may start the next daemon
                 raise
             connection.sendall(marshal.dumps(told))
 

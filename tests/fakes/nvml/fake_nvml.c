@@ -104,14 +104,19 @@ static double clock_s(void) {
     return now.tv_sec + now.tv_nsec / 1e9;
 }
 
+// The time of values that are told with it, while they are worked out: a pause in between must not make them lie. Each
+// thread asks for itself.
+static __thread double told_at_s;
+static double now_s(void) { return told_at_s ? told_at_s : clock_s(); }
+
 // A number: "17"; "20~95~60" swings between the first two once in so many seconds; "+1000" grows by so much a second.
 static int number(int i, const char *key, double *out) {
     const char *value = text(i, key);
     double low, high, period;
     if (!value) return UNSUPPORTED;
-    if (value[0] == '+') *out = atof(value + 1) * clock_s();
+    if (value[0] == '+') *out = atof(value + 1) * now_s();
     else if (sscanf(value, "%lf~%lf~%lf", &low, &high, &period) == 3) {
-        double place = clock_s() / period, part = place - (u64)place;
+        double place = now_s() / period, part = place - (u64)place;
         *out = low + (high - low) * (part < 0.5 ? 2 * part : 2 - 2 * part);
     } else *out = strtod(value, NULL);
     return OK;
@@ -383,15 +388,17 @@ API nvmlDeviceGetRemappedRows(object *o, u32 *corrected, u32 *uncorrected, u32 *
 typedef struct { u32 field, scope; int64_t at_us, latency_us; u32 type, code; union { u32 small; u64 large; } value; } field;
 API nvmlDeviceGetFieldValues(object *o, int count, field *fields) {
     ON(o, 'D');
+    told_at_s = clock_s();
     for (int i = 0; i < count; i++) {
         char key[24];
         double value = 0;
         snprintf(key, sizeof key, "field.%u", fields[i].field);
         fields[i].code = number(o->card, key, &value);
-        fields[i].at_us = clock_s() * 1e6;
+        fields[i].at_us = told_at_s * 1e6;
         fields[i].type = fields[i].field == 197 || fields[i].field == 198 ? 3 : 1;
         if (fields[i].type == 3) fields[i].value.large = value; else fields[i].value.small = value;
     }
+    told_at_s = 0;
     return OK;
 }
 

@@ -25,6 +25,8 @@ _HEAD_MOST = 64 * 2**10
 _OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.EADDRNOTAVAIL})
 """Errors of connecting that say nothing of the replica: too many connections of others, who may leave."""
 _OURS_PAUSE_S = 0.02
+_LATE_S = 0.1
+"""A timer that comes so late was held up with the rest of the loop, which has not yet seen who answered meanwhile."""
 _KEEP_ALIVE = re.compile(rb"timeout=(\d+)")
 
 
@@ -212,8 +214,7 @@ class Pool:
 
     async def _connect(self, sending: Sending) -> None:
         try:
-            async with asyncio.timeout(self._connect_s):
-                connection = await self._dial()
+            connection = await self._dial_in_time()
         except (OSError, TimeoutError):  # an SSLError is an OSError
             sending._opening = None  # else failing would cancel the task that tells of it
             sending.fail(Failure.REFUSED)
@@ -222,6 +223,17 @@ class Pool:
             self.free(connection)
         else:
             connection.start(sending)
+
+    async def _dial_in_time(self) -> _Connection:
+        """Raises TimeoutError if it takes too long; not where it was we who stood still: then it is dialled again."""
+        while True:
+            start_s = time.monotonic()
+            try:
+                async with asyncio.timeout(self._connect_s):
+                    return await self._dial()
+            except TimeoutError:
+                if time.monotonic() - start_s < self._connect_s + _LATE_S:
+                    raise
 
     async def _dial(self) -> _Connection:
         loop = asyncio.get_running_loop()

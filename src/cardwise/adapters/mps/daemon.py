@@ -27,6 +27,7 @@ SOCKET_BYTES = 107
 NO_DAEMON = "Cannot find MPS control daemon"
 MOST_BYTES = 1 << 20
 """Of one answer: 60 clients a card, with their command lines, are a few KiB."""
+PID_POLLS, PID_POLL_S = 100, 0.05
 MOUNT_OPTIONS = ("rw", "nosuid", "nodev", "noexec", "rbind")
 
 
@@ -96,8 +97,17 @@ class ControlDaemon:
                 f"its folders cannot be made: {exc}; give the agent a run-folder that it can write"
             ) from exc
         await self.call("-d", *flags)
-        if self.cgroups is not None and (pid := self.pid()) is not None:
-            let_outlive(pid, root=self.cgroups)
+        if self.cgroups is not None:
+            await self._let_outlive(self.cgroups)
+
+    async def _let_outlive(self, cgroups: Path) -> None:
+        """Move the daemon out of our cgroup. It goes to the background, and may write its pid file a moment later."""
+        for _ in range(PID_POLLS):
+            if (pid := self.pid()) is not None:
+                let_outlive(pid, root=cgroups)
+                return
+            await asyncio.sleep(PID_POLL_S)
+        log.warning("the MPS daemon ends with the agent's container: it has no pid file", folder=str(self.pipe_dir))
 
     def _make_folders(self) -> None:
         modes = {self.pipe_dir: 0o755, self.log_dir: 0o755}  # clients of any user pass through them
