@@ -27,8 +27,8 @@ import click
 import msgspec
 from aiohttp import web
 from tests.adapters.test_kube_client import KUBECONFIG
-from tests.controlplane.cluster import free_ports
 from tests.doctor.world import SPIKE, STEPS, TAKEN, World, flat, spiking
+from tests.ports import free_ports
 
 from cardwise.doctor.gathering import paths
 from cardwise.doctor.queries import ENDS_ONLY, QUERIES, STEP_S, WINDOW_S

@@ -13,8 +13,8 @@ import urllib.request
 
 import pytest
 
-from tests.controlplane.cluster import free_ports
 from tests.e2e.cardwise_plane import wait_for
+from tests.ports import free_ports
 
 MISSING = "prometheus and promtool are not on PATH: apt-get install prometheus"
 READY_S, STOP_S, BLOCKS_S = 60, 30, 120

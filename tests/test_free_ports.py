@@ -7,10 +7,10 @@ import subprocess
 import sys
 
 from tests.conftest import ROOT
-from tests.controlplane.cluster import LOOPBACK, PORTS, free_ports
+from tests.ports import LOOPBACK, PORTS, free_ports
 
 MANY = 300
-OTHER = f"from tests.controlplane.cluster import free_ports; print(*free_ports({MANY}), flush=True); input()"
+OTHER = f"from tests.ports import free_ports; print(*free_ports({MANY}), flush=True); input()"
 """It keeps them until it is told to end."""
 
 
@@ -27,7 +27,7 @@ def test_a_port_on_which_somebody_listens_is_given_to_nobody(monkeypatch):
     with socket.socket() as taken:
         taken.bind((LOOPBACK, 0))
         port = taken.getsockname()[1]
-        monkeypatch.setattr("tests.controlplane.cluster.PORTS", [port, PORTS[0]])
+        monkeypatch.setattr("tests.ports.PORTS", [port, PORTS[0]])
         assert free_ports(1) == [PORTS[0]]
 
 

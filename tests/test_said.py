@@ -5,13 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cardwise.said import AGAIN_S, Said
-
-
-class Clock:
-    now_s = 100.0
-
-    def __call__(self):
-        return self.now_s
+from tests.clock import Clock
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import contextlib
 import ctypes
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,8 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.ports import free_ports
 
 from benchmarks.serving.machine import descendants, on_cores
 
@@ -49,10 +50,8 @@ def adopt_orphans() -> None:
 
 
 def free_port() -> int:
-    """A port that nobody listens at."""
-    with socket.socket() as sock:
-        sock.bind((HOST, 0))
-        return int(sock.getsockname()[1])
+    """A port that nobody listens at; this process's own for as long as it lives."""
+    return free_ports(1)[0]
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ import pytest
 from cardwise.adapters.prometheus import Prometheus
 from cardwise.errors import ClusterError, UserError
 from tests.fakes.prometheus import FakePrometheus
+from tests.ports import deaf_port
 
 NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
 
@@ -95,9 +96,8 @@ async def test_a_server_that_is_silent_is_given_up_in_time():
 
 
 async def test_a_server_that_is_not_there_is_an_error_to_try_again():
-    with socket.socket() as deaf:
-        deaf.bind(("127.0.0.1", 0))  # and does not listen: nobody else gets its port meanwhile
-        async with Prometheus(f"http://127.0.0.1:{deaf.getsockname()[1]}") as prometheus:
+    with deaf_port() as port:
+        async with Prometheus(f"http://127.0.0.1:{port}") as prometheus:
             with pytest.raises(ClusterError, match="Prometheus at") as caught:
                 await prometheus.instant("up", NOW)
     assert caught.value.retry

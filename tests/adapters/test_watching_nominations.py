@@ -15,18 +15,12 @@ from cardwise.adapters.nominations import Nomination, encode_nomination
 from cardwise.adapters.watching import Watching
 from cardwise.core.allocation import Allocation, Share
 from tests.builders import CARD_MIB, node
+from tests.clock import Clock
 from tests.scheduler.fake_cluster import books, bound, node_object, pod
 
 SPEC = node()
 KEPT = Nomination(Allocation("n0", (("app", (Share("n0-card0", 4096, 20),)),)), (), 0.0, keep_s=60.0)
 OVER = Nomination(KEPT.allocation, (), 0.0, keep_s=60.0, over=True)
-
-
-class Clock:
-    now_s = 100.0
-
-    def __call__(self):
-        return self.now_s
 
 
 @pytest.fixture

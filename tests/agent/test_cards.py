@@ -10,21 +10,12 @@ import pytest
 
 from cardwise.adapters.nvml.driver import Driver
 from cardwise.agent.cards import Cards
+from tests.clock import Clock
 from tests.fakes.nvml import Node, load
 from tests.fakes.nvml import scenario as nvml
 
 SLOW = "nvmlDeviceGetPowerUsage"
 HOUR_MS = 3_600_000
-
-
-class Clock:
-    """Stands still until told."""
-
-    def __init__(self):
-        self.now_s = 100.0
-
-    def __call__(self):
-        return self.now_s
 
 
 class Counted:

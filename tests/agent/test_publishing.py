@@ -16,22 +16,15 @@ from cardwise.agent.telling import MOST_ALIKE, MOST_WAITING, Teller
 from cardwise.core.card.facts import CardFacts, NodeFacts
 from tests.agent.a_node import GpuNode
 from tests.agent.node_port import NODE, NodePort
+from tests.clock import Clock
 
 CARD = CardFacts("GPU-a", "A10", 0, 0, "00000000:07:00.0", 23028)
-
-
-class Clock:
-    def __init__(self):
-        self.now_s = 1000.0
-
-    def __call__(self):
-        return self.now_s
 
 
 @pytest.fixture
 def told():
     """A publisher, its port and its clock."""
-    port, clock = NodePort(), Clock()
+    port, clock = NodePort(), Clock(1000.0)
     inventory = Inventory(NodeFacts("580", 13000, (CARD,)))
     publishing = Publishing(port, NODE, "default", inventory, lambda: {"GPU-a": 0.5}, frozenset, clock)
     return SimpleNamespace(port=port, clock=clock, publishing=publishing)

@@ -19,8 +19,9 @@ from typing import Any
 import yaml
 
 from tests.charts.operator_build import PROMETHEUS_VERSION, crds, documents, programs
-from tests.controlplane.cluster import LOOPBACK, Program, free_ports
+from tests.controlplane.cluster import Program
 from tests.controlplane.plane import ControlPlane
+from tests.ports import LOOPBACK, free_ports
 
 OPERATOR = "prometheus-operator"
 WATCHED = ("prometheuses", "podmonitors", "servicemonitors", "probes", "prometheusrules")

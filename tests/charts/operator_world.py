@@ -22,8 +22,8 @@ from tests.agent.node_port import NODE
 from tests.builders import node as node_spec
 from tests.charts.conftest import NAMESPACE
 from tests.charts.test_working import running
-from tests.controlplane.cluster import LOOPBACK, free_ports
 from tests.dashboards.programs import programs
+from tests.ports import LOOPBACK, free_ports
 
 PORTS = {"agent": "metrics", "scheduler": "extender", "controller": "metrics", "gateway-chat": "admin"}
 """Under which name a pod's port is scraped, by program."""

@@ -32,11 +32,11 @@ from tests.charts.conftest import NAMESPACE
 from tests.charts.helm import CHART
 from tests.charts.test_installed import ALLOC, BOUND, RECORD, bind, pod
 from tests.charts.test_rendering import named, workloads
-from tests.controlplane.cluster import free_ports
 from tests.controlplane.plane import KubectlError
 from tests.fakes.kubelet import FakeKubelet
 from tests.fakes.mps import FakeMps
 from tests.fakes.nvml import Node, environment
+from tests.ports import free_ports
 
 pytestmark = pytest.mark.controlplane
 

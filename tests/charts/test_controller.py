@@ -17,8 +17,8 @@ from cardwise.controller.settings import read_settings
 from tests.charts.conftest import IMAGE, NAMESPACE, wait_for
 from tests.charts.helm import CHART, HelmError, helm, set_flags
 from tests.charts.test_rendering import named, workloads
-from tests.controlplane.cluster import free_ports
 from tests.e2e.test_service_policy import RULES
+from tests.ports import free_ports
 
 pytestmark = pytest.mark.controlplane
 

@@ -26,11 +26,11 @@ from tests.charts.helm import CHART, set_flags
 from tests.charts.operator_plane import APIS, OperatorPlane, led_by
 from tests.charts.operator_world import PORTS, at_work, stand_dead_agent, stand_pod
 from tests.charts.test_monitoring import GATEWAY, PROGRAMS
-from tests.controlplane.cluster import LOOPBACK
 from tests.controlplane.given import given
 from tests.dashboards.server import BOARDS, RULES, Server, queries, rules, variable_queries
 from tests.e2e.docs_blocks import ROOT, blocks_of, commands_of
 from tests.e2e.test_dashboards import EMPTY, OTHERS, none_left
+from tests.ports import LOOPBACK
 from tests.prometheus import prometheus_beside
 
 pytestmark = pytest.mark.controlplane

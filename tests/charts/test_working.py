@@ -26,8 +26,8 @@ from cardwise.core.inventory import CardSpec
 from cardwise.core.request import Isolation
 from tests.charts.conftest import NAMESPACE, wait_for
 from tests.charts.helm import CHART
-from tests.controlplane.cluster import free_ports
 from tests.controlplane.plane import SCHEDULER, KubectlError
+from tests.ports import free_ports
 
 pytestmark = pytest.mark.controlplane
 

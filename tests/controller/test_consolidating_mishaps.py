@@ -161,14 +161,19 @@ async def test_where_the_node_is_lost_meanwhile_others_are_evicted_elsewhere_soo
         assert world.now_s - since_s < 120
 
 
+async def given_up(world):
+    """A move whose successor does not come, and which is over before its time."""
+    await two_pieces(world)
+    await waits(world)
+    world.slow = 10_000
+    world.rescuing.settings = msgspec.structs.replace(world.rescuing.settings, starting_s=20.0)
+    await until(world, lambda: world.moving() == ["b-1"])
+    await until(world, lambda: world.nomination("w-1").over)
+
+
 async def test_what_is_given_up_early_keeps_nobody_waiting_until_it_would_have_ended():
     async with ConsolidatingWorld() as world:
-        await two_pieces(world)
-        await waits(world)
-        world.slow = 10_000
-        world.rescuing.settings = msgspec.structs.replace(world.rescuing.settings, starting_s=20.0)
-        await until(world, lambda: world.moving() == ["b-1"])
-        await until(world, lambda: world.nomination("w-1").over)
+        await given_up(world)
         since_s, name = world.now_s, "cardwise_consolidation_refusals_total"
         before = world.metric(name, reason="move-nobody")
         await until(world, lambda: world.metric(name, reason="move-nobody") > before)
@@ -255,12 +260,7 @@ async def test_while_the_watch_does_not_tell_of_one_choice_no_other_is_made():
 
 async def test_a_clock_that_is_set_back_by_hours_keeps_nobody_from_asking_again():
     async with ConsolidatingWorld() as world:
-        await two_pieces(world)
-        await waits(world)
-        world.slow = 10_000
-        world.rescuing.settings = msgspec.structs.replace(world.rescuing.settings, starting_s=20.0)
-        await until(world, lambda: world.moving() == ["b-1"])
-        await until(world, lambda: world.nomination("w-1").over)
+        await given_up(world)
         back_s, told = 7200.0, world.nomination("w-1")
         world.preempting.utc_s = lambda: world.now_s - back_s
         world.now_s += PREEMPTION.fruitless_pause_s(1)

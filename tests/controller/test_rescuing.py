@@ -137,13 +137,17 @@ async def test_a_stateful_service_goes_one_by_one_and_is_said_to_be_short():
         assert {world.is_lost(name) for name in world.where("db").values()} == {False}
 
 
+async def web_on_a_lost_node(world):
+    """Two replicas on three nodes; the node of one is lost by now."""
+    for name in ("n0", "n1", "n2"):
+        world.node(name)
+    await world.deploy("web")
+    await world.condition(world.where("web")["web-1"])
+
+
 async def test_a_lost_node_is_left_after_its_patience_and_its_pods_are_marked_not_removed():
     async with RescueWorld() as world:
-        for name in ("n0", "n1", "n2"):
-            world.node(name)
-        await world.deploy("web")
-        lost = world.where("web")["web-1"]
-        await world.condition(lost)
+        await web_on_a_lost_node(world)
         await world.turns(28)
         assert not world.is_going("web-1")
         await world.turns(5)
@@ -154,11 +158,7 @@ async def test_a_lost_node_is_left_after_its_patience_and_its_pods_are_marked_no
 async def test_who_did_not_look_for_a_while_waits_the_whole_patience():
     """As a replica that led, lost the lease, and leads again: the node was well meanwhile."""
     async with RescueWorld() as world:
-        for name in ("n0", "n1", "n2"):
-            world.node(name)
-        await world.deploy("web")
-        lost = world.where("web")["web-1"]
-        await world.condition(lost)
+        await web_on_a_lost_node(world)
         await world.turns(5)
         world.now_s += 3600
         await world.turns(28)

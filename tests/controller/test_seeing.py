@@ -10,6 +10,7 @@ from cardwise.adapters import wire
 from cardwise.adapters.kube.port import All, Gone, Put
 from cardwise.adapters.kube_objects import Node, Pod
 from cardwise.controller.preemption.seeing import Seen, owner_of, queue_of
+from tests.clock import Clock
 
 READY = [{"type": "Ready", "status": "True"}]
 
@@ -19,15 +20,8 @@ def pod(name="p", conditions=(), phase="Running", **metadata):
     return msgspec.convert({"metadata": told, "status": {"conditions": list(conditions), "phase": phase}}, Pod)
 
 
-class Clock:
-    now_s = 10.0
-
-    def __call__(self):
-        return self.now_s
-
-
 def test_readiness_is_timed_from_when_it_was_seen_to_change():
-    clock = Clock()
+    clock = Clock(10.0)
     seen = Seen(clock)
     seen.hear_pod(All((pod(),)))
     clock.now_s = 20.0
@@ -42,7 +36,7 @@ def test_readiness_is_timed_from_when_it_was_seen_to_change():
 
 @pytest.mark.parametrize("event", [Gone(pod()), Put(pod(phase="Failed")), All(())], ids=["gone", "ended", "not listed"])
 def test_a_pod_that_is_no_more_is_forgotten(event):
-    seen = Seen(Clock())
+    seen = Seen(Clock(10.0))
     seen.hear_pod(Put(pod(annotations={wire.ANNOTATION_PREEMPTED_FOR: "x"})))
     assert seen.told == {"uid-p"}
     seen.hear_pod(event)
@@ -50,7 +44,7 @@ def test_a_pod_that_is_no_more_is_forgotten(event):
 
 
 def test_nodes_are_as_they_were_told_last():
-    seen = Seen(Clock())
+    seen = Seen(Clock(10.0))
     first, second = (msgspec.convert({"metadata": {"name": name}}, Node) for name in ("a", "b"))
     seen.hear_node(All((first,)))
     seen.hear_node(Put(second))
@@ -79,7 +73,7 @@ def test_a_pod_belongs_to_its_workload_or_to_itself():
 
 def test_what_cannot_be_read_is_said_once_and_again_when_it_changes():
     """Objects are told again and again; a fault in one that stays is no news each time."""
-    clock = Clock()
+    clock = Clock(10.0)
     seen = Seen(clock)
     marks = {"moves": wire.ANNOTATION_MOVES, "preemptions": wire.ANNOTATION_PREEMPTIONS}
 

@@ -9,10 +9,8 @@ import functools
 import http.client
 import json
 import os
-import random
 import re
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -26,8 +24,8 @@ from urllib.parse import quote, urlsplit
 
 from tests.controlplane.binaries import binary
 from tests.controlplane.certs import Authority
+from tests.ports import LOOPBACK, free_ports
 
-LOOPBACK = "127.0.0.1"
 START_DEADLINE_S = 60.0
 STOP_DEADLINE_S = 5.0
 KUBECTL_DEADLINE_S = 60.0
@@ -35,8 +33,6 @@ POLL_S = 0.05
 PROBE_TIMEOUT_S = 5.0
 ANSWER_S = 60.0
 """For an answer of the API server: a busy machine stalls it, or etcd, for seconds."""
-PORTS = range(12000, 32000)
-"""Below those that the kernel gives to whoever names none."""
 LOG_TAIL = 3000
 LEASH = Path(__file__).with_name("leash.py")
 
@@ -433,32 +429,3 @@ def _decoded(raw: bytes) -> Any:
         return json.loads(raw)
     except ValueError:
         return raw.decode(errors="replace")
-
-
-def free_ports(count: int) -> list[int]:
-    """Loopback ports on which nobody listens, all different. They are this process's own for as long as it lives.
-
-    So a program may come late to its port, and come back to it: neither the kernel nor another run of tests gives it
-    away meanwhile.
-    """
-    ports: list[int] = []
-    while len(ports) < count:
-        port = random.choice(PORTS)  # noqa: S311
-        if _claimed(port):
-            ports.append(port)
-    return ports
-
-
-def _claimed(port: int) -> bool:
-    """Whether it is ours from now on: by a name that all see who share our ports, and that ends with this process."""
-    name = socket.socket(socket.AF_UNIX)
-    try:
-        if sys.platform == "linux":  # nobody else has such names
-            name.bind(f"\0cardwise-test-port-{port}")
-        with socket.socket() as probe:
-            probe.bind((LOOPBACK, port))
-    except OSError:
-        name.close()
-        return False
-    name.detach()
-    return True

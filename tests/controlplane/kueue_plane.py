@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.controlplane.cluster import LOOPBACK, Program, free_ports
+from tests.controlplane.cluster import Program
 from tests.controlplane.kueue_build import crds, documents, program
 from tests.controlplane.plane import ControlPlane
+from tests.ports import LOOPBACK, free_ports
 
 KUEUE, NAMESPACE = "kueue", "kueue-system"
 HOOKS, VISIBILITY = "kueue-webhook-service", "kueue-visibility-server"

@@ -13,15 +13,14 @@ from tests.controlplane.cluster import (
     APISERVER,
     CONTROLLER_MANAGER,
     ETCD,
-    LOOPBACK,
     SCHEDULER,
     ApiError,
     Cluster,
     ControlPlaneError,
     KubectlError,
     base64_of,
-    free_ports,
 )
+from tests.ports import LOOPBACK, free_ports
 
 __all__ = [
     "APISERVER",

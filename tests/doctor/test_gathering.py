@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import math
-import socket
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -24,6 +23,7 @@ from tests.adapters.test_kube_client import KUBECONFIG
 from tests.doctor.faults import FAULTS
 from tests.doctor.world import TAKEN, small
 from tests.fakes.loopback import served
+from tests.ports import deaf_port
 from tests.prometheus import prometheus_in, store_history
 
 
@@ -391,9 +391,7 @@ async def test_a_cpu_bound_tokenizer_is_named_from_raw_series_though_the_gpu_idl
 
 
 async def test_a_prometheus_that_is_not_there_is_a_gap_and_the_cluster_is_looked_at(tmp_path):
-    with socket.socket() as taken:  # and nobody listens there: a port that is free is another's in the next moment
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
+    with deaf_port() as port:
         async with client_of(Api(small()), tmp_path) as client, Prometheus(f"http://127.0.0.1:{port}") as server:
             capture = await gather(client, "cardwise-system", server, END)
     (told,) = [gap for gap in facts_of(capture).gaps if "Prometheus" in gap]

@@ -23,9 +23,10 @@ from cardwise.adapters.kube_objects import Pod
 from cardwise.adapters.node_cards import encode_cards
 from cardwise.scheduler.webhook import admit
 from tests.builders import card
-from tests.controlplane.cluster import ANSWER_S, FAKE, FAKES, LABEL, ApiError, base64_of, free_ports
+from tests.controlplane.cluster import ANSWER_S, FAKE, FAKES, LABEL, ApiError, base64_of
 from tests.controlplane.plane import ControlPlane
 from tests.e2e.wire_cut import Forwarder
+from tests.ports import free_ports
 
 DEADLINE_S = 60.0
 SLOTS_PER_CARD = 16

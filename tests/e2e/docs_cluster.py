@@ -25,10 +25,11 @@ from tests.builders import card
 from tests.charts.conftest import NAMESPACE, Release
 from tests.charts.helm import helm_binary
 from tests.controlplane.binaries import binary
-from tests.controlplane.cluster import ApiError, free_ports
+from tests.controlplane.cluster import ApiError
 from tests.controlplane.plane import ControlPlane
 from tests.e2e.cardwise_plane import Program, wait_for
 from tests.e2e.docs_blocks import ROOT
+from tests.ports import free_ports
 
 COMMAND_S, ENDS_S, WAIT_S = 120, 30, 90
 STRATEGIC, MERGE = "application/strategic-merge-patch+json", "application/merge-patch+json"

@@ -14,10 +14,10 @@ import urllib.request
 from pathlib import Path
 
 from cardwise.adapters import wire
-from tests.controlplane.cluster import free_ports
 from tests.e2e.cardwise_plane import wait_for
 from tests.fakes.kubelet import ClusterKubelet, FakeKubelet
 from tests.fakes.nvml import Node, environment
+from tests.ports import free_ports
 
 GPU = wire.OWN_COUNT
 

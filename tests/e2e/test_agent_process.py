@@ -25,9 +25,9 @@ from pathlib import Path
 import pytest
 
 from tests.agent.node_port import pod, share
-from tests.controlplane.cluster import free_ports
 from tests.fakes.kubelet import ContainerError, FakeKubelet
 from tests.fakes.nvml import Node, environment
+from tests.ports import free_ports
 
 GPU = "cardwise.dev/gpu"
 DEADLINE_S = 60.0

@@ -19,10 +19,10 @@ import pytest
 from aiohttp import web
 
 from cardwise.compare.window import read_window
-from tests.controlplane.cluster import free_ports
 from tests.e2e.test_gateway import started, until
 from tests.fakes.loopback import served
 from tests.gateway.world import INFER
+from tests.ports import free_ports
 from tests.prometheus import must_have, prometheus_beside
 
 BODY = json.dumps({"inputs": [{"name": "x", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}]})

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.controlplane.cluster import LABEL, NODE_LEASES, base64_of, free_ports
+from tests.controlplane.cluster import LABEL, NODE_LEASES, base64_of
 from tests.controlplane.given import MARK, GivenCluster, GivenClusterError, UnmarkedError
 from tests.controlplane.plane import (
     APISERVER,
@@ -23,6 +23,7 @@ from tests.controlplane.plane import (
     KubectlError,
 )
 from tests.e2e.cardwise_plane import Cardwise
+from tests.ports import free_ports
 
 pytestmark = pytest.mark.controlplane
 

@@ -20,9 +20,9 @@ import httpx2
 import pytest
 
 from cardwise.adapters import wire
-from tests.controlplane.cluster import free_ports
 from tests.controlplane.plane import APISERVER
 from tests.gateway.world import INFER, number
+from tests.ports import free_ports
 
 pytestmark = pytest.mark.controlplane
 

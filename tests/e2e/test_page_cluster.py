@@ -22,9 +22,9 @@ from cardwise.adapters.node_cards import encode_cards
 from cardwise.adapters.prometheus import Prometheus
 from cardwise.web.traffic import QUERIES, Traffic
 from tests.builders import card
-from tests.controlplane.cluster import free_ports
 from tests.controlplane.given import any_cluster
 from tests.e2e.browser import DEADLINE_S, browser, serving_page
+from tests.ports import free_ports
 
 LIMITS = {wire.OWN_COUNT: 1, wire.OWN_MEMORY: 30000, wire.OWN_CORES: 20}
 METRICS = """

@@ -13,9 +13,10 @@ from cardwise.adapters import wire
 from cardwise.adapters.kube.client import connect
 from cardwise.adapters.kube.port import Evictee
 from cardwise.errors import BudgetError, ConflictError
-from tests.controlplane.cluster import FAKE, LABEL, ApiError, free_ports
+from tests.controlplane.cluster import FAKE, LABEL, ApiError
 from tests.controlplane.given import any_cluster
 from tests.e2e.cardwise_plane import Cardwise, Program, wait_for
+from tests.ports import free_ports
 
 pytestmark = pytest.mark.controlplane
 

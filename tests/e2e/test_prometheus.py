@@ -22,8 +22,8 @@ from cardwise.controller.forecasting import Forecasting
 from cardwise.core.fleet.forecast import Forecast
 from cardwise.errors import UserError
 from tests.controller.scaling_world import World
-from tests.controlplane.cluster import free_ports
 from tests.fakes.loopback import served
+from tests.ports import free_ports
 from tests.prometheus import prometheus_in, store_history
 
 HOUR = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=3)

@@ -15,10 +15,11 @@ import pytest
 
 from cardwise.adapters import wire
 from tests.builders import card
-from tests.controlplane.cluster import ApiError, free_ports
+from tests.controlplane.cluster import ApiError
 from tests.controlplane.given import any_cluster
 from tests.controlplane.plane import ControlPlane
 from tests.e2e.cardwise_plane import Cardwise, Program, wait_for
+from tests.ports import free_ports
 
 pytestmark = pytest.mark.controlplane
 

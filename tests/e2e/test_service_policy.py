@@ -26,8 +26,9 @@ from cardwise.adapters.kube.client import connect
 from cardwise.adapters.policies import FIELD_MANAGER, Policies
 from cardwise.controller.forecasting import Forecasting
 from cardwise.controller.scaling import Scaling
-from tests.controlplane.cluster import ApiError, free_ports
+from tests.controlplane.cluster import ApiError
 from tests.e2e.cardwise_plane import Program, wait_for
+from tests.ports import free_ports
 
 pytestmark = pytest.mark.controlplane
 

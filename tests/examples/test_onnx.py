@@ -7,7 +7,6 @@ import contextlib
 import re
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 from importlib.metadata import version
@@ -16,6 +15,7 @@ import httpx2
 import pytest
 
 from tests.conftest import ROOT
+from tests.ports import free_ports
 
 np = pytest.importorskip("numpy")
 onnxruntime = pytest.importorskip(
@@ -33,13 +33,8 @@ def folder(tmp_path_factory):
     """The example, its model trained, and its ports free ones."""
     folder = tmp_path_factory.mktemp("user") / "onnx"
     shutil.copytree(ROOT / "examples" / "onnx", folder)
-    with contextlib.ExitStack() as held:
-        ports = {}
-        for port in ("8103", "8080", "9090"):
-            one = held.enter_context(socket.socket())
-            one.bind(("127.0.0.1", 0))
-            ports[port] = str(one.getsockname()[1])
-        assert "right on 97" in run(folder, "python train.py")  # takes seconds, in which nobody else gets the ports
+    ports = dict(zip(("8103", "8080", "9090"), map(str, free_ports(3)), strict=True))
+    assert "right on 97" in run(folder, "python train.py")
     for name in ("README.md", "gateway.toml"):
         text = (folder / name).read_text()
         (folder / name).write_text(re.sub("|".join(ports), lambda found: ports[found[0]], text))

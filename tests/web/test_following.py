@@ -22,6 +22,7 @@ from cardwise.core.allocation import Allocation, Share
 from cardwise.up.hardware import HollowNode
 from cardwise.web.following import Following
 from cardwise.web.page import Source
+from tests.clock import Clock
 from tests.scheduler.fake_cluster import balanced, slice_limits
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -37,15 +38,6 @@ MARKED = {
     "preempted": {wire.ANNOTATION_PREEMPTED_FOR: "ns/urgent", wire.ANNOTATION_PREEMPTED_BY: "2026-01-02T03:09:05Z"},
     "stays": {wire.ANNOTATION_STAYS: "its budget allows no disruption"},
 }
-
-
-class Clock:
-    """A clock that a test moves."""
-
-    now_s = 100.0
-
-    def __call__(self):
-        return self.now_s
 
 
 def following():

@@ -34,6 +34,7 @@ SCHEMA_EVICTED = "CREATE TABLE IF NOT EXISTS evicted (uid TEXT PRIMARY KEY, told
 SCHEMA_FENCED = "CREATE TABLE IF NOT EXISTS fenced (uuid TEXT PRIMARY KEY, told BLOB NOT NULL) WITHOUT ROWID"
 SCHEMA_CLEARING = "CREATE TABLE IF NOT EXISTS clearing (uuid TEXT PRIMARY KEY, by TEXT NOT NULL) WITHOUT ROWID"
 """Both made when they are needed, as the table of evictions is."""
+_PUT_FENCED = "INSERT OR REPLACE INTO fenced (uuid, told) VALUES (?, ?)"
 VERSION = 1
 DAMAGED = ".damaged"
 """What a damaged file's name ends in, once it was put aside. There is one such at most: the last."""
@@ -202,8 +203,7 @@ class Journal:
     def put_fenced(self, told: Fenced) -> None:
         """Write it, or write it anew. Raises ClusterError, and nothing has changed."""
         self._write(SCHEMA_FENCED, ())
-        values = (told.health.uuid, msgspec.json.encode(told))
-        self._write("INSERT OR REPLACE INTO fenced (uuid, told) VALUES (?, ?)", values)
+        self._write(_PUT_FENCED, (told.health.uuid, msgspec.json.encode(told)))
         self.fenced[told.health.uuid] = told
 
     def drop_fenced(self, uuid: str) -> None:
@@ -289,13 +289,17 @@ def _fenced(db: sqlite3.Connection) -> tuple[dict[str, Fenced], list[str]]:
     Of such a card it is known that it is fenced, and not when that ends: an operator says so.
     """
     found, unread = {}, []
-    for uuid, told in _rows_of(db, "fenced", "SELECT uuid, told FROM fenced"):
+    for uuid, told in _fenced_as_written(db).items():
         try:
             found[uuid] = msgspec.json.decode(told, type=Fenced)
         except (msgspec.DecodeError, TypeError) as exc:
             unread.append(f"{uuid}: {exc}")
             found[uuid] = Fenced(CardHealth(uuid, _UNREAD))
     return found, unread
+
+
+def _fenced_as_written(db: sqlite3.Connection) -> dict[str, bytes]:
+    return dict(_rows_of(db, "fenced", "SELECT uuid, told FROM fenced"))
 
 
 _UNREAD = Fence(
@@ -358,7 +362,7 @@ def _saved(path: Path) -> dict[str, bytes] | None:
     """The fences of a damaged file, as they are written in it; None if they cannot be read."""
     try:
         with contextlib.closing(sqlite3.connect(path, timeout=LOCKED_WITHIN_S)) as db:
-            return dict(_rows_of(db, "fenced", "SELECT uuid, told FROM fenced"))
+            return _fenced_as_written(db)
     except sqlite3.Error:
         return None
 
@@ -372,7 +376,7 @@ def _told_of(saved: Mapping[str, bytes] | None) -> str:
 def _copy_fenced(db: sqlite3.Connection, saved: Mapping[str, bytes]) -> None:
     if saved:
         db.execute(SCHEMA_FENCED)
-        db.executemany("INSERT OR REPLACE INTO fenced (uuid, told) VALUES (?, ?)", saved.items())
+        db.executemany(_PUT_FENCED, saved.items())
 
 
 def _put_aside(path: Path) -> Path:

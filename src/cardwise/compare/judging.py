@@ -161,19 +161,13 @@ def _verdict(part: Part, changes: Sequence[Change]) -> Verdict:
     verdicts = [each.verdict for each in changes]
     if part is Part.STABILITY:
         worst = any_worse(verdicts)
-        return worst if worst is Verdict.WORSE or not _unknown(changes, ("failed by ",)) else Verdict.UNKNOWN
+        unsure = any(each.verdict is Verdict.UNKNOWN and each.what.startswith("failed by ") for each in changes)
+        return Verdict.UNKNOWN if unsure and worst is not Verdict.WORSE else worst
     if part is not Part.QUALITY:
         return together(verdicts)
     if any(each.verdict is Verdict.WORSE and not each.what.startswith("mean of ") for each in changes):
         return Verdict.WORSE
-    if _unknown(changes) > _unknown(changes, _MAY_BE_UNKNOWN):
-        return Verdict.UNKNOWN
-    return together(verdicts)
-
-
-def _unknown(changes: Sequence[Change], beginnings: tuple[str, ...] = ("",)) -> int:
-    """How many are not known, of those that are called so."""
-    return sum(each.verdict is Verdict.UNKNOWN and each.what.startswith(beginnings) for each in changes)
+    return Verdict.UNKNOWN if any(map(_is_missed, changes)) else together(verdicts)
 
 
 def _notes(before: Window, after: Window, services: Sequence[str], idle: Sequence[str]) -> list[str]:
