@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import marshal
 import os
 import re
+import socket
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -173,6 +175,16 @@ async def test_the_daemon_gets_none_of_our_cuda_variables(fake, control, monkeyp
         f"CUDA_MPS_LOG_DIRECTORY={fake.log_dir}",
         f"CUDA_VISIBLE_DEVICES={CARD_A},{CARD_B}",
     }
+
+
+async def test_a_client_that_is_killed_before_its_answer_does_not_end_the_scripted_daemon(control, fake):
+    await control.start()
+    pid = fake.pid
+    for question in (b"", *[marshal.dumps(["no_such_command"])] * 20):
+        with socket.socket(socket.AF_UNIX) as wire:
+            wire.connect(str(fake.pipe_dir / "control"))
+            wire.sendall(question)
+    assert (await control.alive(), fake.pid) == (True, pid)
 
 
 async def test_any_user_may_pass_to_the_sockets(control, fake):

@@ -6,6 +6,7 @@ Tasks". Where those pages show no output (a limit that is not set, an unknown co
 
 from __future__ import annotations
 
+import contextlib
 import marshal
 import os
 import re
@@ -310,8 +311,11 @@ def serve(daemon, listener):
     pidfile.write_text(f"{os.getpid()}\n")
     while True:
         connection, _ = listener.accept()
-        with connection:
-            words = marshal.loads(connection.recv(1 << 16))  # noqa: S302 - from our own client
+        # a client may be killed between its question and our answer: no reason for the real daemon to die, nor for us
+        with connection, contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            if not (question := connection.recv(1 << 16)):
+                continue
+            words = marshal.loads(question)  # noqa: S302 - from our own client
             try:
                 told = daemon.answer(words) if words != ["protocol"] else (0, str(daemon.protocol))
             except SystemExit:
