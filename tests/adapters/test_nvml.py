@@ -15,12 +15,11 @@ from cardwise.core.card import mig
 from cardwise.core.card.facts import CardEvent, MemoryLimit, ProcessUse
 from cardwise.core.placement.links import Link
 from cardwise.errors import CardError, DriverError
-from tests.fakes.nvml import OLD_DRIVER, Node, environment, load
+from tests.fakes.nvml import HOUR_MS, OLD_DRIVER, Node, environment, load
 from tests.fakes.nvml import scenario as nvml
 
 ROOT = Path(__file__).resolve().parents[2]
 CGROUP = "/kubepods/pod-a/main"
-HOUR_MS = 3_600_000
 R615 = {"driver": "615.71.05", "cuda": 13040, "memory_limits": True}
 
 

@@ -17,11 +17,10 @@ from cardwise.agent.main import build
 from cardwise.agent.settings import Settings
 from tests.agent.node_port import NODE, NodePort, pod, share
 from tests.fakes.kubelet import FakeKubelet
-from tests.fakes.nvml import Node, load
+from tests.fakes.nvml import HOUR_MS, Node, load
 
 GPU = wire.OWN_COUNT
 DEADLINE_S = 60.0
-HOUR_MS = 3_600_000
 LASTS_S = 3.0
 """A sample takes a thousandth of it."""
 

@@ -11,11 +11,10 @@ import pytest
 from cardwise.adapters.nvml.driver import Driver
 from cardwise.agent.cards import Cards
 from tests.clock import Clock
-from tests.fakes.nvml import Node, load
+from tests.fakes.nvml import HOUR_MS, Node, load
 from tests.fakes.nvml import scenario as nvml
 
 SLOW = "nvmlDeviceGetPowerUsage"
-HOUR_MS = 3_600_000
 
 
 class Counted:

@@ -6,8 +6,9 @@ import contextlib
 
 import pytest
 
-from tests.agent.a_node import HOUR_MS, GpuNode
+from tests.agent.a_node import GpuNode
 from tests.agent.test_using import metrics
+from tests.fakes.nvml import HOUR_MS
 
 
 @contextlib.asynccontextmanager

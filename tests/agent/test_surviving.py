@@ -28,10 +28,10 @@ from cardwise.agent import main, registering
 from cardwise.agent.registering import ENDPOINT
 from cardwise.agent.telling import Teller
 from cardwise.errors import CardError, UserError
-from tests.agent.a_node import GPU, HOUR_MS, GpuNode
+from tests.agent.a_node import GPU, GpuNode
 from tests.agent.node_port import NODE, NodePort, pod, share
 from tests.fakes.kubelet import ContainerError, Refused
-from tests.fakes.nvml import Node, load
+from tests.fakes.nvml import HOUR_MS, Node, load
 
 
 def books(node):

@@ -99,12 +99,18 @@ async def test_without_room_nobody_is_touched_and_it_is_said_on_the_pod_the_node
         assert world.metric("cardwise_rescue_pods_left", because="no_room") == 1
 
 
+async def stuck_and_well_again(world):
+    """Nobody could leave the node of a fenced card, and the card is well by now; the node's name."""
+    sick = await fenced_after_deploying(world, ("n0", "n1"), mib=20000)
+    await world.turns(3)
+    world.fence(sick, healthy=True)
+    await world.turns(3)
+    return sick
+
+
 async def test_what_was_said_is_taken_back_when_the_card_is_well_again():
     async with RescueWorld() as world:
-        sick = await fenced_after_deploying(world, ("n0", "n1"), mib=20000)
-        await world.turns(3)
-        world.fence(sick, healthy=True)
-        await world.turns(3)
+        sick = await stuck_and_well_again(world)
         assert world.told(sick)[0] == "True"
         assert wire.ANNOTATION_STAYS not in world.get("web-1").metadata.annotations
         assert world.metric("cardwise_rescue_pods_left", because="no_room") == 0
@@ -169,10 +175,7 @@ async def test_who_did_not_look_for_a_while_waits_the_whole_patience():
 
 async def test_what_another_leader_said_of_a_node_meanwhile_is_not_left_there():
     async with RescueWorld() as world:
-        sick = await fenced_after_deploying(world, ("n0", "n1"), mib=20000)
-        await world.turns(3)
-        world.fence(sick, healthy=True)
-        await world.turns(3)
+        sick = await stuck_and_well_again(world)
         assert world.told(sick)[1] == "NobodyLeft"
         told = {"type": wire.CONDITION_RESCUED, "status": "False", "reason": "Stuck", "message": "1 pods are left"}
         await world.cluster.set_node_condition(sick, told)

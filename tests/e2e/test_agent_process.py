@@ -26,12 +26,11 @@ import pytest
 
 from tests.agent.node_port import pod, share
 from tests.fakes.kubelet import ContainerError, FakeKubelet
-from tests.fakes.nvml import Node, environment
+from tests.fakes.nvml import HOUR_MS, Node, environment
 from tests.ports import free_ports
 
 GPU = "cardwise.dev/gpu"
 DEADLINE_S = 60.0
-HOUR_MS = 3_600_000
 
 
 class Log:

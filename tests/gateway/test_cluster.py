@@ -90,12 +90,18 @@ async def test_an_endpoint_that_ends_gets_nothing_new_and_finishes_what_it_has(t
             await until(lambda: not world.service.members.leaving and not one.connections)
 
 
+async def the_only(replica, cluster, world):
+    """What the gateway knows a replica as, once its slice is told and it is ready."""
+    cluster.all_slices(slice_at(replica.url, "s-1"))
+    await until(lambda: world.service.is_ready)
+    (known,) = world.service.replicas
+    return known
+
+
 async def test_an_endpoint_that_is_not_ready_rests_and_goes_on_with_what_it_has_learnt():
     cluster = Cluster()
     async with upstream(echo) as replica, gateway(cluster, named()) as world, world.client() as client:
-        cluster.all_slices(slice_at(replica.url))
-        await until(lambda: world.service.is_ready)
-        (known,) = world.service.replicas
+        known = await the_only(replica, cluster, world)
         cluster.put(slice_at(replica.url, ready=False))
         await until(lambda: not world.service.is_ready)
         assert (await client.get("/")).status_code == 503
@@ -116,9 +122,7 @@ async def test_one_that_is_not_ready_from_the_start_is_not_even_asked():
 async def test_an_endpoint_that_moves_to_another_slice_is_not_interrupted():
     cluster = Cluster()
     async with upstream(echo) as replica, gateway(cluster, named()) as world:
-        cluster.all_slices(slice_at(replica.url, "s-1"))
-        await until(lambda: world.service.is_ready)
-        (known,) = world.service.replicas
+        known = await the_only(replica, cluster, world)
         for old, new in (("s-1", "s-2"), ("s-2", "s-1"), ("s-1", "s-2")):
             cluster.put(slice_of(old, port=replica.port))
             await asyncio.sleep(0.02)
@@ -133,9 +137,7 @@ async def test_a_move_that_is_told_while_the_process_stands_still_interrupts_not
     """What came meanwhile is read in the turns of the loop after the stall, of which a timer has the first."""
     cluster = Cluster()
     async with upstream(echo) as replica, gateway(cluster, named()) as world:
-        cluster.all_slices(slice_at(replica.url, "s-1"))
-        await until(lambda: world.service.is_ready)
-        (known,) = world.service.replicas
+        known = await the_only(replica, cluster, world)
         (running,) = world.gateway.discovery._named
         cluster.put(slice_of("s-1", port=replica.port))
         await until(lambda: running.membership._missing)

@@ -7,6 +7,6 @@ Refuses to patch the bindings or our adapter: both run as they do beside a drive
 from __future__ import annotations
 
 from tests.fakes.nvml.building import OLD_DRIVER, build, environment, load
-from tests.fakes.nvml.scenario import Node
+from tests.fakes.nvml.scenario import HOUR_MS, Node
 
-__all__ = ["OLD_DRIVER", "Node", "build", "environment", "load"]
+__all__ = ["HOUR_MS", "OLD_DRIVER", "Node", "build", "environment", "load"]

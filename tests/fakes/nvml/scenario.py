@@ -18,6 +18,7 @@ EVERY_CARD, EVERY_CALL = -1, "*"
 SAME_BOARD, ONE_SWITCH, SWITCHES, HOST_BRIDGE, NUMA_NODE, SYSTEM = 0, 10, 20, 30, 40, 50
 XID, DOUBLE_BIT, MIG_CHANGED, RECOVERY = 0x8, 0x2, 0x100, 0x8000
 WHOLE_CARD = 0xFFFFFFFF
+HOUR_MS = 3_600_000
 
 # name, capability, MiB, reserved MiB, W, SM MHz, memory MHz. Totals as nvidia-smi shows them; what the driver keeps
 # differs between drivers and is of the right size only.
